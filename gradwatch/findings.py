@@ -1,0 +1,71 @@
+"""What a rule says: the one currency between judging and telling."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Severity = Literal["info", "warning", "error"]
+Evidence = float | int | str
+
+LOSS = "<loss>"
+INPUT = "<input>"
+OPTIMIZER = "<optimizer>"
+ROOT = "<root>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that is wrong, where it is, how it is known and what to do.
+
+    Attributes:
+        rule: Name of the rule that spoke, such as ``"non_finite"`` or ``"vanishing"``.
+        layer: Name of the layer as the user wrote it, or one of ``<loss>``,
+            ``<input>``, ``<optimizer>``, ``<root>``.
+        severity: ``"info"``, ``"warning"`` or ``"error"``.
+        step: Optimizer step (``trainer.global_step``) the finding belongs to.
+        summary: One line a person reads first; starts with a verb or a noun, no full stop.
+        evidence: Numbers and words behind it; units stand in the keys.
+        cause: What brought it about, as far as it is known.
+        remedy: What to do about it.
+        rank: Rank whose data showed it.
+    """
+
+    rule: str
+    layer: str
+    severity: Severity
+    step: int
+    summary: str
+    evidence: Mapping[str, Evidence] = field(default_factory=dict)
+    cause: str = ""
+    remedy: str = ""
+    rank: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give the finding as plain containers, ready for JSON.
+
+        Examples:
+            >>> Finding(
+            ...     rule="dead", layer="net.0", severity="warning", step=3, summary="no gradient"
+            ... ).as_dict()["layer"]
+            'net.0'
+        """
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """Give the finding as the few lines every text sink shows.
+
+        The first line carries step, layer and summary; evidence, cause and
+        remedy follow where there are any.
+        """
+        numbers = ", ".join(f"{name} {_short(value)}" for name, value in self.evidence.items())
+        rest = (("evidence", numbers), ("cause", self.cause), ("remedy", self.remedy))
+        head = f"{self.rule} in {self.layer} at step {self.step:,}: {self.summary}"
+        return [head, *(f"  {name:<10}{text}" for name, text in rest if text)]
+
+
+def _short(value: Evidence) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,27 @@
+"""The protocol a sink fulfils; a user's own needs these four methods."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gradwatch.findings import Finding
+    from gradwatch.readings import Coverage, StepRecord
+
+
+class Sink(Protocol):
+    """Is handed what was measured and found; called on rank 0 only."""
+
+    def start(self, coverage: Sequence[Coverage]) -> None:
+        """Take the coverage report; called once, when the first step has shown it."""
+
+    def record(self, record: StepRecord) -> None:
+        """Take one recorded step (first, last, and each logging step)."""
+
+    def finding(self, finding: Finding) -> None:
+        """Take one finding, as soon as it is known."""
+
+    def close(self) -> None:
+        """Flush what is left; called once at the end, also after an exception."""
