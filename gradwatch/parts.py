@@ -1,0 +1,85 @@
+"""The protocol of a part: one thing that is watched, judged and perhaps acted on."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch.optim import Optimizer
+
+    from gradwatch.findings import Finding
+    from gradwatch.readings import StepReading
+
+Border = Literal["before_forward", "after_forward", "after_backward", "after_step"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What a part wants measured; the one measurement takes the union of all parts.
+
+    Attributes:
+        updates: True update size ‖θ′−θ‖ and share of zeros, on logging steps.
+        activations: Activation-gradient norms through the taps, on sampled steps.
+        replay: Micro-batches held so that a failing one can be run again.
+    """
+
+    updates: bool = False
+    activations: bool = False
+    replay: bool = False
+
+    def __or__(self, other: Needs) -> Needs:
+        """Unite what two parts need."""
+        return Needs(
+            updates=self.updates or other.updates,
+            activations=self.activations or other.activations,
+            replay=self.replay or other.replay,
+        )
+
+
+class Part(ABC):
+    """One watched aspect; host numbers in, findings and scalars out.
+
+    A part never touches the device's queue: it is handed a `StepReading` after the
+    one transfer. An exception inside a part switches that part off, never the run.
+
+    Attributes:
+        name: Unique name, also the key of its state in a checkpoint.
+        needs: What it wants measured.
+    """
+
+    name: ClassVar[str]
+    needs: Needs = Needs()
+
+    def start(self, layers: Sequence[str]) -> None:  # noqa: B027 - optional
+        """Learn the layer names at the start of a fit; called before the first step."""
+
+    def border(self, border: Border) -> None:  # noqa: B027 - optional
+        """Notice that a phase of a micro-batch begins or ends."""
+
+    @abstractmethod
+    def judge(self, reading: StepReading) -> Sequence[Finding]:
+        """Say what a step's numbers mean; called once per optimizer step, before the update."""
+
+    def before_update(self, optimizer: Optimizer, reading: StepReading) -> None:  # noqa: B027
+        """Act on the optimizer just before a finite, unskipped update."""
+
+    def after_batch(self) -> None:  # noqa: B027 - optional
+        """Take back what must not outlive the batch; called after each batch and at the end."""
+
+    def scalars(self) -> Mapping[str, float]:
+        """Give the metrics of the step judged last, keyed as they are logged.
+
+        Asked for when the record of that step is complete, so after its update.
+        """
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give what a resumed run needs; tensors and primitives only."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 - optional
+        """Go on from a saved state."""
