@@ -1,0 +1,3 @@
+"""Callbacks for PyTorch Lightning: thin translators of the Trainer's events."""
+
+__all__: list[str] = []
