@@ -1,0 +1,288 @@
+"""Measure one optimizer's gradients and weights: device values on board, host numbers off.
+
+Shapes: P parameters in the order of the optimizer's groups, K of them with a gradient,
+L layers in execution order.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from gradwatch.norms import RELIABLE, NormGroup, NormPlan, as_plain, measurable
+from gradwatch.readings import FlowReading, ParameterReading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+    from gradwatch.layers import LayerMap
+    from gradwatch.readings import BoolArray, FloatArray, IntArray
+    from gradwatch.transfer import Transfer
+
+
+class Measured(NamedTuple):
+    """What a step's transfer said of one optimizer.
+
+    Attributes:
+        parameters: Norms per parameter, unscaled.
+        flow: Norms per layer.
+        suspects: Positions whose gradient norm came out NaN or inf.
+    """
+
+    parameters: ParameterReading
+    flow: FlowReading
+    suspects: tuple[int, ...]
+
+
+class OptimizerView:
+    """The parameters of one optimizer, how they are measured, and under which names.
+
+    Args:
+        optimizer: The optimizer.
+        layers: Names of the model's parameters and layers.
+        order: All layer names in execution order.
+    """
+
+    def __init__(self, optimizer: Optimizer, layers: LayerMap, order: Sequence[str]) -> None:
+        """Take the parameters down once; `is_current` tells when that is out of date."""
+        self.parameters, group = _flattened(optimizer)
+        owners = [layers.owner(parameter) for parameter in self.parameters]
+        held = set(owners)
+        rest = dict.fromkeys(owner for owner in owners if owner not in set(order))
+        self.layers = (*(name for name in order if name in held), *rest)
+        place = {name: position for position, name in enumerate(self.layers)}
+        self.names = tuple(layers.name(parameter) for parameter in self.parameters)
+        self._layer = np.asarray([place[owner] for owner in owners], dtype=np.int64)
+        self._group = np.asarray(group, dtype=np.int64)
+        self._ndim = np.asarray([parameter.ndim for parameter in self.parameters], dtype=np.int64)
+        self._present: list[int] = []
+        self._sparse: list[bool] = []
+        self._plans: tuple[NormPlan, NormPlan] | None = None
+        self._exact: tuple[set[int], set[int]] = (set(), set())
+        self._loaded: tuple[list[NormGroup], list[NormGroup]] = ([], [])
+
+    def is_current(self, optimizer: Optimizer) -> bool:
+        """Tell whether the optimizer still holds the same parameters in the same order."""
+        now, _ = _flattened(optimizer)
+        return len(now) == len(self.parameters) and all(map(operator.is_, now, self.parameters))
+
+    def load(self, transfer: Transfer) -> None:
+        """Measure gradients and weights and put the norms on board."""
+        present, grads = self._gradients()
+        if present != self._present or [g.is_sparse for g in grads] != self._sparse:
+            self._replan(present, grads)
+        if self._plans is None:
+            return
+        weights = [self.parameters[position] for position in present]
+        grad_groups = self._plans[0].measure(grads, self._exact[0])
+        weight_groups = self._plans[1].measure(weights, self._exact[1])
+        self._loaded = (grad_groups, weight_groups)
+        board(transfer, "grad", grad_groups)
+        board(transfer, "weight", weight_groups)
+
+    def _gradients(self) -> tuple[list[int], list[Tensor]]:
+        present: list[int] = []
+        grads: list[Tensor] = []
+        for position, parameter in enumerate(self.parameters):
+            grad = parameter.grad
+            if grad is not None and measurable(grad):
+                present.append(position)
+                grads.append(grad)
+        return present, grads
+
+    def _replan(self, present: list[int], grads: list[Tensor]) -> None:
+        self._present, self._sparse = present, [grad.is_sparse for grad in grads]
+        everything = set(range(len(present)))
+        self._exact = (everything, set(everything))
+        weights = [self.parameters[position] for position in present]
+        self._plans = (NormPlan(grads), NormPlan(weights)) if present else None
+
+    def unload(
+        self, values: Mapping[str, FloatArray], divide_by: float, act_grad: FloatArray | None
+    ) -> Measured:
+        """Turn what the transfer brought into readings.
+
+        Args:
+            values: What `Transfer.fetch` handed back.
+            divide_by: Loss scale still in the gradients; 1 where they are unscaled.
+            act_grad: (L,) activation-gradient norms, unscaled; None on unsampled steps.
+        """
+        grad = collect(values, "grad", self._loaded[0], len(self._present))
+        weight = collect(values, "weight", self._loaded[1], len(self._present))
+        suspects = self._confirmed(grad)
+        self._choose_exact(grad, weight)
+        parameters = self._parameter_reading(grad / divide_by, weight)
+        flow = self._flow_reading(parameters, act_grad)
+        return Measured(parameters, flow, tuple(self._present[i] for i in suspects))
+
+    def _confirmed(self, grad: FloatArray) -> list[int]:
+        """Measure an infinite fast norm again, exactly; zero may be too small to be seen."""
+        doubtful = [int(i) for i in np.flatnonzero(np.isinf(grad)) if i not in self._exact[0]]
+        for index in doubtful:
+            tensor = self.parameters[self._present[index]].grad
+            if tensor is not None:
+                grad[index] = _alone(tensor)
+        bad = [int(i) for i in np.flatnonzero(~np.isfinite(grad))]
+        unseen = [int(i) for i in np.flatnonzero(grad == 0) if i not in self._exact[0]]
+        grad[unseen] = np.nan
+        return bad
+
+    def _choose_exact(self, grad: FloatArray, weight: FloatArray) -> None:
+        low, high = RELIABLE
+        self._exact = (
+            {int(i) for i in np.flatnonzero(~((grad > low) & (grad < high)))},
+            {int(i) for i in np.flatnonzero(~((weight > low) & (weight < high)))},
+        )
+
+    def _parameter_reading(self, grad: FloatArray, weight: FloatArray) -> ParameterReading:
+        return ParameterReading(
+            names=self.names,
+            layer=self._layer,
+            group=self._group,
+            ndim=self._ndim,
+            has_grad=self._spread(np.ones(len(self._present)), 0.0) > 0,
+            grad_norm=self._spread(grad, np.nan),
+            weight_norm=self._spread(weight, np.nan),
+        )
+
+    def _flow_reading(
+        self, parameters: ParameterReading, act_grad: FloatArray | None
+    ) -> FlowReading:
+        trainable = np.asarray([p.requires_grad for p in self.parameters], dtype=np.float64)
+        return FlowReading(
+            layers=self.layers,
+            grad_norm=self.per_layer(parameters.grad_norm),
+            weight_norm=self.per_layer(parameters.weight_norm),
+            has_grad=self._any(parameters.has_grad),
+            frozen=~self._any(trainable > 0),
+            act_grad=act_grad,
+        )
+
+    def _spread(self, values: FloatArray, absent: float) -> FloatArray:
+        spread = np.full(len(self.parameters), absent)
+        spread[self._present] = values
+        return spread
+
+    def _any(self, flags: BoolArray) -> BoolArray:
+        return np.bincount(self._layer, weights=flags, minlength=len(self.layers)) > 0
+
+    def per_layer(self, norms: FloatArray) -> FloatArray:
+        """Unite parameter norms to layer norms.
+
+        Args:
+            norms: (P,) norms; NaN where there is none.
+
+        Returns:
+            (L,) root of the summed squares; NaN where no parameter has a norm.
+        """
+        known = ~np.isnan(norms)
+        united = united_norms(norms[known], self._layer[known], len(self.layers))
+        united[~self._any(known)] = np.nan
+        return united
+
+    def copies(self) -> list[Tensor]:
+        """Copy the parameters that have a gradient, to see what the update does to them."""
+        return [self.parameters[position].detach().clone() for position in self._present]
+
+    def moved(self, copies: list[Tensor]) -> list[NormGroup]:
+        """Measure θ′−θ against the copies, in place of them.
+
+        Args:
+            copies: What `copies` gave before the update; overwritten here.
+        """
+        now = [self.parameters[position].detach() for position in self._present]
+        if len(now) != len(copies) or not copies:
+            return []
+        torch._foreach_sub_(copies, now)
+        return NormPlan(copies).measure(copies)
+
+    def update_ratio(self, moved: FloatArray, weight_norm: FloatArray) -> FloatArray:
+        """Give ‖θ′−θ‖/‖θ‖ per layer, NaN where the layer's weights are zero.
+
+        Args:
+            moved: (K,) update norms.
+            weight_norm: (L,) weight norms before the update.
+        """
+        sizes = self.per_layer(self._spread(moved, np.nan))
+        return np.divide(sizes, weight_norm, out=np.full_like(sizes, np.nan), where=weight_norm > 0)
+
+    def load_zeros(self, transfer: Transfer) -> None:
+        """Put the number of non-zero gradient entries on board, per parameter."""
+        grads = [self.parameters[position].grad for position in self._present]
+        counts = [torch.count_nonzero(as_plain(grad)) for grad in grads if grad is not None]
+        if counts:
+            transfer.add("nonzero", torch.stack(counts))
+
+    def zero_fraction(self, nonzero: FloatArray) -> FloatArray:
+        """Give the share of exactly zero gradient entries per layer, NaN without gradient."""
+        size = [self.parameters[position].numel() for position in self._present]
+        total = self._per_layer_sum(np.asarray(size, dtype=np.float64))
+        filled = self._per_layer_sum(nonzero)
+        share = np.divide(filled, total, out=np.full_like(total, np.nan), where=total > 0)
+        return np.clip(1.0 - share, 0.0, 1.0)
+
+    def _per_layer_sum(self, values: FloatArray) -> FloatArray:
+        layer = self._layer[self._present]
+        return np.bincount(layer, weights=values, minlength=len(self.layers))
+
+
+def united_norms(norms: FloatArray, place: IntArray, count: int) -> FloatArray:
+    """Unite norms that fall into the same place: root of summed squares, without overflow.
+
+    Args:
+        norms: (N,) norms.
+        place: (N,) where each belongs.
+        count: Number of places.
+    """
+    finite = norms[np.isfinite(norms)]
+    scale = float(finite.max(initial=0.0)) or 1.0
+    return scale * np.sqrt(np.bincount(place, weights=(norms / scale) ** 2, minlength=count))
+
+
+def total_norm(norms: FloatArray) -> float:
+    """Give the norm over all tensors of which the norms are given; NaN entries are left out."""
+    known = norms[~np.isnan(norms)]
+    return float(united_norms(known, np.zeros(len(known), dtype=np.int64), 1)[0])
+
+
+def board(transfer: Transfer, name: str, groups: Sequence[NormGroup]) -> None:
+    """Put groups of norms on board under one name."""
+    for number, group in enumerate(groups):
+        transfer.add(f"{name}/{number}", group.values)
+
+
+def collect(
+    values: Mapping[str, FloatArray], name: str, groups: Sequence[NormGroup], count: int
+) -> FloatArray:
+    """Take groups of norms off board, back in the order of the tensors.
+
+    Args:
+        values: What the transfer brought.
+        name: Name they were boarded under.
+        groups: The groups that were boarded.
+        count: Number of tensors.
+    """
+    result = np.full(count, np.nan)
+    for number, group in enumerate(groups):
+        result[group.index] = values[f"{name}/{number}"]
+    return result
+
+
+def _alone(tensor: Tensor) -> float:
+    plan: Callable[..., list[NormGroup]] = NormPlan([tensor]).measure
+    return float(plan([tensor], exact={0})[0].values)
+
+
+def _flattened(optimizer: Optimizer) -> tuple[list[nn.Parameter], list[int]]:
+    parameters: list[nn.Parameter] = []
+    group: list[int] = []
+    for number, held in enumerate(optimizer.param_groups):
+        parameters += held["params"]
+        group += [number] * len(held["params"])
+    return parameters, group

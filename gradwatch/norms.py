@@ -1,0 +1,174 @@
+"""Frobenius norms of many tensors, true for every dtype and layout, without a wait.
+
+`torch._foreach_norm` alone is not the truth: in half precision its square sums
+overflow or lose digits, in float32 they overflow above 1e19 and vanish below 1e-23.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch.distributed.tensor import DTensor, Shard
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from torch import Tensor
+
+    from gradwatch.readings import IntArray
+
+import numpy as np
+
+HALVES = frozenset({torch.float16, torch.bfloat16})
+PLAIN = HALVES | {torch.float32, torch.float64}
+RELIABLE = (1e-12, 1e12)
+
+
+class NormGroup(NamedTuple):
+    """Norms of tensors that share device and dtype.
+
+    Attributes:
+        index: (K,) positions among the tensors that were measured.
+        values: (K,) norms on the device.
+    """
+
+    index: IntArray
+    values: Tensor
+
+
+def measurable(tensor: Tensor | None) -> bool:
+    """Tell whether a gradient or weight has a norm worth telling.
+
+    ``None``, integer, boolean and uninitialised (lazy) tensors are left out.
+    """
+    if tensor is None or isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+        return False
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def as_plain(tensor: Tensor) -> Tensor:
+    """Give a dense real tensor with the same Frobenius norm (of a DTensor: the local part).
+
+    Args:
+        tensor: Sparse (coalesced here, once), complex, sharded or narrow-float tensor.
+
+    Returns:
+        A dense tensor in one of float16, bfloat16, float32, float64.
+    """
+    if isinstance(tensor, DTensor):
+        tensor = tensor.to_local()
+    if tensor.layout is torch.sparse_coo:
+        tensor = tensor.coalesce().values()
+    elif tensor.layout is not torch.strided:
+        tensor = tensor.values()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    return tensor if tensor.dtype in PLAIN else tensor.float()
+
+
+def scaled_norm(tensor: Tensor) -> Tensor:
+    """Measure one tensor scaled by its maximum: right over the whole range of its dtype.
+
+    Args:
+        tensor: Dense real tensor.
+
+    Returns:
+        0-d float64 tensor (float32 where the device has no doubles); NaN or inf where
+        the tensor holds them.
+    """
+    if tensor.numel() == 0:
+        return tensor.new_zeros((), dtype=torch.float32)
+    work = tensor.detach()
+    work = work.float() if work.dtype in HALVES else work
+    low, high = torch.aminmax(work)
+    peak = torch.maximum(low.abs(), high.abs())
+    usable = (peak > 0) & peak.isfinite()
+    safe = torch.where(usable, peak, torch.ones_like(peak))
+    norm = torch.linalg.vector_norm(work / safe)
+    return norm * safe if work.device.type == "mps" else norm.double() * safe.double()
+
+
+class NormPlan:
+    """How a fixed list of tensors is measured: which go together, which need care.
+
+    Built once for a list and used as long as the list stays the same.
+
+    Args:
+        tensors: The tensors, in the order of the positions handed back.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        """Sort the tensors into groups by device and dtype."""
+        self._special = [
+            position
+            for position, tensor in enumerate(tensors)
+            if isinstance(tensor, DTensor)
+            or tensor.layout is not torch.strided
+            or tensor.dtype not in PLAIN
+        ]
+        self._sharded = [p for p in self._special if isinstance(tensors[p], DTensor)]
+        special = set(self._special)
+        groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+        for position, tensor in enumerate(tensors):
+            plain = as_plain(tensor) if position in special else tensor
+            groups.setdefault((plain.device, plain.dtype), []).append(position)
+        self._groups = list(groups.values())
+        self._whole = [np.asarray(positions, dtype=np.int64) for positions in self._groups]
+
+    def measure(self, tensors: Sequence[Tensor], exact: Collection[int] = ()) -> list[NormGroup]:
+        """Measure all tensors; nothing is waited for.
+
+        Args:
+            tensors: The tensors of the plan, in the same order.
+            exact: Positions to measure scaled by their maximum.
+
+        Returns:
+            Norms by group, on their devices.
+        """
+        plain = list(tensors)
+        for position in self._special:
+            plain[position] = as_plain(plain[position])
+        measured = [group for positions in self._whole for group in _split(plain, positions, exact)]
+        return [_whole_of_shards(group, tensors, self._sharded) for group in measured]
+
+
+def _split(plain: list[Tensor], positions: IntArray, exact: Collection[int]) -> list[NormGroup]:
+    if not exact:
+        return [NormGroup(positions, _fast([plain[p] for p in positions]))]
+    slow = [p for p in positions if p in exact]
+    fast = [p for p in positions if p not in exact]
+    groups = []
+    if slow:
+        values = torch.stack([scaled_norm(plain[p]) for p in slow])
+        groups.append(NormGroup(np.asarray(slow, dtype=np.int64), values))
+    if fast:
+        values = _fast([plain[p] for p in fast])
+        groups.append(NormGroup(np.asarray(fast, dtype=np.int64), values))
+    return groups
+
+
+def _fast(tensors: list[Tensor]) -> Tensor:
+    dtype = torch.float32 if tensors[0].dtype in HALVES else None
+    return torch.stack(torch._foreach_norm(tensors, 2, dtype))
+
+
+def _whole_of_shards(
+    group: NormGroup, tensors: Sequence[Tensor], sharded: Collection[int]
+) -> NormGroup:
+    """Add up local squares over the ranks that hold shards: one all-reduce a group and mesh axis."""
+    if not sharded:
+        return group
+    squares = group.values.double().square()
+    axes: dict[object, list[int]] = {}
+    for place, position in enumerate(group.index):
+        tensor = tensors[position]
+        if isinstance(tensor, DTensor):
+            for axis, placement in enumerate(tensor.placements):
+                if isinstance(placement, Shard):
+                    axes.setdefault(tensor.device_mesh.get_group(axis), []).append(place)
+    for ranks, places in axes.items():
+        local = squares[places]
+        torch.distributed.all_reduce(local, group=ranks)  # type: ignore[arg-type]
+        squares[places] = local
+    return NormGroup(group.index, squares.sqrt())
