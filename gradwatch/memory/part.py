@@ -1,0 +1,88 @@
+"""Memory is accounted for phase by phase: forward, backward, step."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from gradwatch.findings import Finding
+from gradwatch.memory.phases import StepMemory, cross, latest, memory_scalars
+from gradwatch.memory.rules import RULES, MemoryOptions
+from gradwatch.memory.snapshot import MemorySnapshot, MemorySource, source_in_use
+from gradwatch.parts import Border, Part
+from gradwatch.readings import StepReading
+
+
+class MemoryDelta(Part):
+    """Read memory at the four borders of a step and say what its course means.
+
+    Under accumulation the phases are those of the last micro-batch. A micro-batch without a
+    backward has no differences. The numbers of a step stand until the next step is done, so
+    they may be asked for late.
+
+    Args:
+        options: When memory is worth a word.
+        source: What is read; by default the accelerator in use at the first border, else the
+            process.
+    """
+
+    name: ClassVar[str] = "memory_delta"
+
+    def __init__(
+        self, options: MemoryOptions | None = None, source: MemorySource | None = None
+    ) -> None:
+        self.options = options or MemoryOptions()
+        self._source = source
+        self._running = StepMemory({})
+        self._done = StepMemory({})
+        self._history: deque[MemorySnapshot] = deque(maxlen=self.options.window_steps)
+        self._fresh = False
+        self._quiet_until: dict[str, int] = {}
+
+    def border(self, border: Border) -> None:
+        """Read memory as a phase begins or ends."""
+        if self._source is None:
+            self._source = source_in_use()
+        self._running = cross(self._running, border, self._source.read())
+        if border == "after_step":
+            self._finish()
+
+    def _finish(self) -> None:
+        self._done = self._running
+        self._history.append(latest(self._done))
+        self._fresh = True
+
+    def judge(self, reading: StepReading) -> list[Finding]:
+        """Look at the steps that are done; the one at hand is not."""
+        if not self._fresh or self._source is None or self._source.kind == "process":
+            return []
+        self._fresh = False
+        allocator = {"allocator": self._source.allocator}
+        return [
+            replace(finding, evidence={**finding.evidence, **allocator})
+            for finding in self._find(reading.step)
+        ]
+
+    def _find(self, step: int) -> Iterator[Finding]:
+        history = list(self._history)
+        for name, rule in RULES.items():
+            if step < self._quiet_until.get(name, 0):
+                continue
+            finding = rule(history, step, self.options)
+            if finding is not None:
+                self._quiet_until[name] = step + self.options.cooldown_steps
+                yield finding
+
+    def scalars(self) -> Mapping[str, float]:
+        """Give the memory of the last step that is done, in MiB."""
+        return {} if self._source is None else memory_scalars(self._done, self._source.kind)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give the cooldowns; memory itself begins anew with each process."""
+        return {"quiet_until": dict(self._quiet_until)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on with the cooldowns of a saved run."""
+        self._quiet_until = dict(state["quiet_until"])
