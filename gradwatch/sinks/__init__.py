@@ -1,1 +1,21 @@
 """Where findings and records go: a sink is handed both and thinks about neither."""
+
+from gradwatch.sinks.console import ConsoleSink
+from gradwatch.sinks.loggers import LoggerSink
+from gradwatch.sinks.memory import MemorySink
+from gradwatch.sinks.protocol import Sink
+from gradwatch.sinks.record import RunRecordSink
+from gradwatch.sinks.record_reader import RunRecord, read
+from gradwatch.sinks.wandb import WandbSink, wandb_run
+
+__all__ = [
+    "ConsoleSink",
+    "LoggerSink",
+    "MemorySink",
+    "RunRecord",
+    "RunRecordSink",
+    "Sink",
+    "WandbSink",
+    "read",
+    "wandb_run",
+]

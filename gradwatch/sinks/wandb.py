@@ -1,0 +1,246 @@
+"""What only W&B takes: alerts, pictures, the table of findings, the summary.
+
+Scalars of a Trainer go through its logger (`LoggerSink`); a plain loop has none, so there
+this sink writes them too (``scalars=True``).
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol, cast
+
+from gradwatch.findings import Finding, Severity
+from gradwatch.history import History
+from gradwatch.readings import Coverage, FlowReading, StepRecord
+from gradwatch.sinks.alerts import LEVELS, AlertGate, alert_text, alert_title
+from gradwatch.sinks.fuse import Fuse, tell
+from gradwatch.sinks.keys import FAMILIES, LIMIT
+from gradwatch.sinks.loggers import LayerKeys
+
+X_AXIS = "trainer/global_step"
+PREFIXES = ("grad", *FAMILIES, "grad_norm_depth", "lr", "mem", "flow")
+ALERT_WAIT_SECONDS = 60
+MOST_ROWS = 1000
+FIRST_PICTURE = 16
+MOST_PICTURES_FOR_FINDINGS = 8
+GRAVITY: dict[Severity, int] = {"info": 0, "warning": 1, "error": 2}
+COLUMNS: list[str | int] = [
+    "step",
+    "rule",
+    "layer",
+    "severity",
+    "summary",
+    "evidence",
+    "cause",
+    "remedy",
+    "rank",
+]
+
+
+class Run(Protocol):
+    """What is asked of a ``wandb.Run``."""
+
+    @property
+    def summary(self) -> Any:  # noqa: ANN401 - a mapping of W&B's own
+        """What the table of runs shows."""
+
+    def log(self, data: dict[str, Any]) -> None:
+        """Write one row of history."""
+
+    def alert(self, title: str, text: str, level: str, wait_duration: int) -> None:
+        """Send an alert."""
+
+    def define_metric(self, name: str, step_metric: str) -> object:
+        """Set the x axis of a metric."""
+
+
+class _HasExperiment(Protocol):
+    experiment: Run
+
+
+def wandb_run(loggers: Iterable[object], *, rank: int = 0) -> Run | None:
+    """Give the run behind the first W&B logger, whichever Lightning it comes from.
+
+    Args:
+        loggers: The Trainer's loggers.
+        rank: This process; elsewhere than on rank 0 a logger's ``experiment`` is a dummy
+            and is not touched.
+
+    Returns:
+        The run, or None where there is no W&B logger.
+    """
+    if rank != 0:
+        return None
+    for logger in loggers:
+        # Two Lightning namespaces have a class each, so the name is all they share.
+        if any(base.__name__ == "WandbLogger" for base in type(logger).__mro__):
+            return cast("_HasExperiment", logger).experiment
+    return None
+
+
+class PictureClock:
+    """Say when a picture is worth its time: at the 16th, 32nd, 64th … record and after findings.
+
+    A run of n records draws about log2(n / 8) times, and eight more for findings at most.
+    """
+
+    def __init__(self) -> None:
+        """Start before the first record."""
+        self._records = 0
+        self._next = FIRST_PICTURE
+        self._asked = False
+        self._left = MOST_PICTURES_FOR_FINDINGS
+
+    def ask(self) -> None:
+        """Want a picture of the next record, because of a finding."""
+        self._asked = self._left > 0
+
+    def tick(self) -> bool:
+        """Count a record and say whether to draw it."""
+        self._records += 1
+        doubled = self._records >= self._next
+        due = doubled or self._asked
+        self._left -= self._asked
+        self._next *= 1 + doubled
+        self._asked = False
+        return due
+
+
+class WandbSink:
+    """Send findings as alerts, and the gradient flow as pictures, to a W&B run.
+
+    A picture of 12 layers costs about 0.15 s, one of 400 layers 0.3 s, in the training
+    process; `PictureClock` keeps them few. A failure is told once and switches off the
+    alerts, or the rest of this sink; training goes on.
+
+    Attributes:
+        gate: Cooldown of the alerts; its ``state_dict`` belongs into checkpoints.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        scalars: bool = False,
+        limit: int | None = LIMIT,
+        cooldown_steps: int = 1000,
+        pictures: bool = True,
+        tell: Callable[[str], object] = tell,
+    ) -> None:
+        """Take a run, as ``wandb.init`` or a W&B logger's ``experiment`` gives it.
+
+        Args:
+            run: The run to write to.
+            scalars: Write totals and layers too; for a loop without a Lightning logger.
+                Rows carry no explicit W&B step, so that none is refused; their x axis is
+                ``trainer/global_step``.
+            limit: Most layers of which each has its series; None writes every layer.
+            cooldown_steps: Optimizer steps between two alerts of one rule in one layer.
+            pictures: Draw ``flow/heatmap`` and ``flow/profile``.
+            tell: Is handed the one line about a failure.
+        """
+        self.gate = AlertGate(cooldown_steps)
+        self._run = run
+        self._rows = Fuse("gradwatch: writing to W&B", tell)
+        self._alerts = Fuse("gradwatch: sending W&B alerts", tell)
+        self._keys = LayerKeys(limit) if scalars else None
+        self._clock = PictureClock()
+        self._pictures = pictures
+        self._history = History()
+        self._flow: FlowReading | None = None
+        self._log_step = 0
+        self._findings: list[Finding] = []
+        self._bad_steps: list[int] = []
+        self._closed = False
+
+    def start(self, coverage: Sequence[Coverage]) -> None:  # noqa: ARG002 - the protocol's
+        """Set the x axis of the keys, where no logger of Lightning's has done so."""
+        if self._keys is not None:
+            self._rows.run(self._define_axis)
+
+    def record(self, record: StepRecord) -> None:
+        """Keep the profile; draw when it is time, write scalars where asked to."""
+        self._rows.run(lambda: self._record(record))
+
+    def finding(self, finding: Finding) -> None:
+        """Send an alert unless one of its kind was sent lately; keep it for the table."""
+        self._findings.append(finding)
+        if finding.rule.startswith("non_finite"):
+            self._note_bad(finding.step)
+        if self.gate.passes(finding):
+            self._clock.ask()
+            self._alerts.run(lambda: self._alert(finding))
+
+    def close(self) -> None:
+        """Write last pictures, table and summary; the run itself stays open."""
+        if not self._closed:
+            self._closed = True
+            self._rows.run(self._write_end)
+
+    def _define_axis(self) -> None:
+        for prefix in PREFIXES:
+            self._run.define_metric(f"{prefix}/*", step_metric=X_AXIS)
+
+    def _record(self, record: StepRecord) -> None:
+        row: dict[str, Any] = {} if self._keys is None else self._keys.scalars(record)
+        self._log_step = record.log_step
+        if record.scalars.get("grad/non_finite", 0) > 0:
+            self._note_bad(record.step)
+        if record.flow is not None:
+            self._flow = record.flow
+            self._history.add(record.log_step, record.flow)
+        if self._clock.tick():
+            row.update(self._draw())
+        self._write(row)
+
+    def _alert(self, finding: Finding) -> None:
+        self._run.alert(
+            title=alert_title(finding),
+            text=alert_text(finding),
+            level=LEVELS[finding.severity],
+            wait_duration=ALERT_WAIT_SECONDS,
+        )
+
+    def _note_bad(self, step: int) -> None:
+        self._bad_steps = [min([*self._bad_steps, step])]
+
+    def _write(self, row: dict[str, Any]) -> None:
+        if row:
+            self._run.log({**row, X_AXIS: self._log_step})
+
+    def _draw(self) -> dict[str, Any]:
+        if not self._pictures or self._flow is None:
+            return {}
+        import wandb
+
+        from gradwatch.pictures import heatmap, profile
+
+        return {
+            "flow/heatmap": wandb.Image(heatmap(self._history)),
+            "flow/profile": wandb.Image(profile(self._flow, self._history)),
+        }
+
+    def _write_end(self) -> None:
+        row = self._draw()
+        if self._findings:
+            import wandb
+
+            rows = [_row(finding) for finding in self._findings[:MOST_ROWS]]
+            row["flow/findings"] = wandb.Table(columns=COLUMNS, data=rows)
+        self._write(row)
+        self._run.summary.update(self._summary())
+
+    def _summary(self) -> dict[str, Any]:
+        told = [finding for finding in self._findings if finding.severity != "info"]
+        summary: dict[str, Any] = {"flow/finding_count": len(told), "flow/verdict": "healthy"}
+        if told:
+            worst = max(told, key=lambda finding: GRAVITY[finding.severity])
+            summary["flow/worst_layer"] = worst.layer
+            summary["flow/verdict"] = worst.lines()[0]
+        if self._bad_steps:
+            summary["grad/first_non_finite_step"] = self._bad_steps[0]
+        return summary
+
+
+def _row(finding: Finding) -> list[Any]:
+    plain = finding.as_dict()
+    plain["evidence"] = ", ".join(f"{name}={value}" for name, value in finding.evidence.items())
+    return [plain[str(column)] for column in COLUMNS]
