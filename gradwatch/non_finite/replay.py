@@ -1,0 +1,206 @@
+"""Run a failing micro-batch again under a trace, name the fault, and leave no mark."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from gradwatch.findings import LOSS, ROOT
+from gradwatch.layers import clean_name, clean_parameter_name
+from gradwatch.non_finite.blame import (
+    NO_REPLAY,
+    NOT_REPRODUCIBLE,
+    NOT_RESTORABLE,
+    ONLY_COMPILED,
+    REPRODUCIBLE,
+    Blame,
+    Fault,
+    Judge,
+    Leaf,
+)
+from gradwatch.non_finite.capture import Held, rng_preserved
+from gradwatch.non_finite.flags import dense_parts
+from gradwatch.non_finite.memory import storage_number
+from gradwatch.non_finite.mode import Watch
+from gradwatch.non_finite.probe import Probe
+from gradwatch.non_finite.program import Program, Suspects, each_root
+from gradwatch.non_finite.state import Snapshot, gradients_aside
+from gradwatch.non_finite.telling import blame_of
+from gradwatch.non_finite.trace import Trace
+from gradwatch.non_finite.walk import Record
+
+# Compiled code rounds differently: its loss is compared as loosely as its type allows.
+LOOSE = 1e-3
+
+
+def investigate(
+    model: nn.Module, held: Held, program: Program, suspects: Suspects, *, replays: int = 2
+) -> Blame:
+    """Replay a micro-batch, find where the bad value was born, and restore everything.
+
+    Args:
+        model: The model, as the program calls it.
+        held: The micro-batch.
+        program: Runs its forward and backward pass.
+        suspects: What was seen to be wrong.
+        replays: 1 leaves out the second run, which looks closely and checks the first.
+
+    Returns:
+        The blame; where no replay was possible, the answer from parameter gradients.
+    """
+    try:
+        with rng_preserved(), gradients_aside(model):
+            return _Investigation(model, held, program, suspects).run(replays)
+    except Exception as error:  # noqa: BLE001 - the user's code runs here: anything may come
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        return fallback(suspects, reason, held)
+
+
+def fallback(suspects: Suspects, reason: str, held: Held | None = None) -> Blame:
+    """Answer from parameter gradients alone: the bad layer nearest the loss.
+
+    A bad gradient spreads from where it was born to everything that ran before it,
+    so that of all bad layers the one that ran last is the nearest to the fault.
+
+    Args:
+        suspects: Names of the bad parameters and the order their layers ran in.
+        reason: Why there is no replay.
+        held: The micro-batch, where one is known.
+
+    Returns:
+        A blame that says it rests on no replay.
+    """
+    return replace(_nearest(suspects, held), verdict=f"{NO_REPLAY}: {reason}")
+
+
+class _Investigation:
+    """Two replays of one micro-batch and what they showed."""
+
+    def __init__(self, model: nn.Module, held: Held, program: Program, suspects: Suspects) -> None:
+        self._model, self._held, self._program = model, held, program
+        self._suspects = suspects
+        self._edited = held.edited()
+        self._snapshot = Snapshot(model, (tensor for _, tensor in held.tensors()))
+
+    def run(self, replays: int) -> Blame:
+        trace, probe = Trace(self._model), None
+        try:
+            roots = self._replay(trace)
+            fault = self._fault(trace, roots)
+            if fault is not None and replays > 1:
+                probe = Probe(fault)
+                self._replay(probe)
+        finally:
+            self._snapshot.restore()
+        verdict = self._verdict(fault, probe, equal=self._is_equal(roots))
+        if fault is None:
+            return self._without_fault(trace, verdict)
+        blame = blame_of(fault, trace, self._held, probe)
+        return replace(blame, verdict=verdict, evidence={**blame.evidence, **self._edits(verdict)})
+
+    def _replay(self, mode: Watch) -> list[Tensor]:
+        """Run the program once from the exact start."""
+        self._snapshot.restore()
+        self._held.restore_rng()
+        for parameter in self._model.parameters():
+            parameter.grad = None
+        with torch.enable_grad(), _eagerly(), mode:
+            roots = self._program.forward()
+            kept = [root.detach() for root in each_root(roots)]
+            self._program.backward(roots)
+        return kept
+
+    def _fault(self, trace: Trace, roots: list[Tensor]) -> Fault | None:
+        loss = [use for root in roots for use in trace.memory.reads(root)]
+        gradients = [
+            use
+            for parameter in self._model.parameters()
+            if parameter.grad is not None
+            for use in trace.memory.reads(parameter.grad)
+        ]
+        record = Record(trace, trace.flags.read())
+        return Judge(record, dict(_leaves(self._model, self._held))).fault(loss, gradients)
+
+    def _is_equal(self, roots: list[Tensor]) -> bool:
+        """Compare the replayed loss with the original, where that was kept."""
+        if self._suspects.loss is None:
+            return True
+        before = each_root(self._suspects.loss)
+        loose = LOOSE if self._compiled else 0.0
+        pairs = zip(before, roots, strict=False)
+        return len(before) == len(roots) and all(
+            torch.allclose(a.detach(), b.to(a), rtol=loose, atol=0.0, equal_nan=True)
+            for a, b in pairs
+        )
+
+    @property
+    def _compiled(self) -> bool:
+        return self._suspects.compiled or any(
+            "_orig_mod" in module._modules or module._compiled_call_impl is not None  # noqa: SLF001
+            for module in self._model.modules()
+        )
+
+    def _verdict(self, fault: Fault | None, probe: Probe | None, *, equal: bool) -> str:
+        if fault is None and self._compiled:
+            return ONLY_COMPILED
+        if not equal:
+            return NOT_RESTORABLE
+        if fault is None or (probe is not None and not probe.confirms(fault)):
+            return NOT_REPRODUCIBLE
+        return REPRODUCIBLE
+
+    def _without_fault(self, trace: Trace, verdict: str) -> Blame:
+        order = self._suspects.order or trace.stack.order()
+        suspects = replace(self._suspects, order=order)
+        return replace(
+            _nearest(suspects, self._held), verdict=verdict, evidence=self._edits(verdict)
+        )
+
+    def _edits(self, verdict: str) -> dict[str, str]:
+        told = verdict == NOT_RESTORABLE and self._edited
+        return {"edited_in_place": ", ".join(self._edited)} if told else {}
+
+
+def _nearest(suspects: Suspects, held: Held | None) -> Blame:
+    names = [clean_parameter_name(name).rpartition(".")[0] or ROOT for name in suspects.parameters]
+    ranks = {name: rank for rank, name in enumerate(suspects.order)}
+    return Blame(
+        place=max(names, key=lambda name: ranks.get(name, -1), default=LOSS),
+        verdict="",
+        batch_index=held.batch_index if held else 0,
+        micro_batch=held.micro_batch if held else 0,
+        batch_size=held.size if held else None,
+        evidence={"bad_parameters": len(suspects.parameters)},
+    )
+
+
+def _leaves(model: nn.Module, held: Held) -> Iterator[tuple[int, Leaf]]:
+    """Name the memory that was there before; the batch last, for it may hold a buffer's."""
+    named: list[tuple[str, str, Tensor]] = [
+        ("buffer", _owned(name), buffer) for name, buffer in model.named_buffers()
+    ]
+    named += [
+        ("parameter", clean_parameter_name(name), each) for name, each in model.named_parameters()
+    ]
+    named += [("batch", path, tensor) for path, tensor in held.tensors()]
+    for kind, name, tensor in named:
+        for part in dense_parts(tensor.detach()):
+            yield storage_number(part), Leaf(kind, name)
+
+
+def _owned(buffer: str) -> str:
+    owner, _, own = buffer.rpartition(".")
+    return f"{clean_name(owner)}.{own}"
+
+
+def _eagerly() -> AbstractContextManager[object]:
+    # Without the compiler loaded there is nothing compiled, and loading it takes seconds.
+    if "torch._dynamo" not in sys.modules:
+        return nullcontext()
+    stance: AbstractContextManager[object] = torch.compiler.set_stance("force_eager")
+    return stance
