@@ -38,7 +38,7 @@ class AdaptiveLearningRateOptions:
 
     rule: Rule = "inverse"
     target: float = 10.0
-    bounds: tuple[float, float] = (0.1, 10.0)
+    bounds: tuple[float, float] = (0.1, 2.0)
     averaging: float = 0.9
     warmup_steps: int = 100
     exclude_1d: bool = True

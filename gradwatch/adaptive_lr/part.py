@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 
 from gradwatch.adaptive_lr.options import AdaptiveLearningRateOptions
 from gradwatch.adaptive_lr.rule import GroupNorms, RateState, init, norms_by_group, snr, update
-from gradwatch.adaptive_lr.scaling import PendingRates
+from gradwatch.adaptive_lr.scaling import PendingRates, refuse
 from gradwatch.adaptive_lr.watch import Streak, observe, tell
 from gradwatch.findings import Finding
 from gradwatch.parts import Part
@@ -51,6 +51,10 @@ class AdaptiveLearningRate(Part):
         self._optimizer = ""
         self._judged: list[_Judged] = []
         self._effective: list[float] = []
+
+    def refuse(self, optimizer: Optimizer) -> str | None:
+        """Say why an optimizer's rate cannot follow the SNR; None where it can."""
+        return refuse(optimizer)
 
     def judge(self, reading: StepReading) -> list[Finding]:
         """Take in the norms of every group and settle this step's factors."""

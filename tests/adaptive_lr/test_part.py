@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from gradwatch.adaptive_lr import AdaptiveLearningRate, AdaptiveLearningRateOptions
 from gradwatch.readings import FlowReading, ParameterReading, StepReading
 
-QUICK = AdaptiveLearningRateOptions(averaging=0.5, warmup_steps=3)
+QUICK = AdaptiveLearningRateOptions(averaging=0.5, warmup_steps=3, bounds=(0.01, 100.0))
 
 
 class Rates(NamedTuple):

@@ -16,7 +16,7 @@ from gradwatch.adaptive_lr import (
 )
 from gradwatch.readings import FlowReading, ParameterReading, StepReading
 
-PLAIN = AdaptiveLearningRateOptions(averaging=0.0, warmup_steps=0)
+PLAIN = AdaptiveLearningRateOptions(averaging=0.0, warmup_steps=0, bounds=(0.1, 10.0))
 
 
 def make_reading(
