@@ -1,3 +1,15 @@
 """Callbacks for PyTorch Lightning: thin translators of the Trainer's events."""
 
-__all__: list[str] = []
+from gradwatch.callbacks.adaptive_lr import AdaptiveLearningRate
+from gradwatch.callbacks.gradient_flow import GradientFlowMonitor
+from gradwatch.callbacks.gradwatch import GradWatch
+from gradwatch.callbacks.memory_delta import MemoryDeltaMonitor
+from gradwatch.callbacks.non_finite import NonFiniteMonitor
+
+__all__ = [
+    "AdaptiveLearningRate",
+    "GradWatch",
+    "GradientFlowMonitor",
+    "MemoryDeltaMonitor",
+    "NonFiniteMonitor",
+]

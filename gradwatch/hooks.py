@@ -123,39 +123,40 @@ class Taps:
     """Watch calls and output gradients of layers for as long as they are attached.
 
     Args:
+        model: The model, unwrapped.
         layers: The layers to watch.
-        blocked: Modules no hook may be set on, with the reason.
-        native: Use ``register_full_backward_hook`` on every module instead.
+        native: Use ``register_full_backward_hook`` instead of tensor hooks.
 
     Attributes:
         calls: Layer → number of forward calls seen, in the order of the first call.
         gradients: (layer, 0-d norm) of each output gradient, in order of arrival.
     """
 
-    def __init__(
-        self,
-        layers: tuple[Layer, ...],
-        blocked: Mapping[nn.Module, str],
-        *,
-        native: bool = False,
-    ) -> None:
+    def __init__(self, model: nn.Module, layers: tuple[Layer, ...], *, native: bool) -> None:
         """Remember what to watch; nothing is attached yet."""
-        self._layers, self._blocked, self._native = layers, blocked, native
+        self._model, self._layers, self._native = model, layers, native
+        self._blocked: dict[nn.Module, str] = {}
         self._seen_output: set[str] = set()
         self.calls: dict[str, int] = {}
         self.gradients: list[tuple[str, Tensor]] = []
 
     def attach(self) -> Undo:
-        """Set the hooks.
+        """Set the hooks on every module that can bear one now.
 
         Returns:
             The undo that removes every one of them.
         """
         undo = Undo()
+        self._blocked = unreachable(self._model)
         for layer in self._layers:
             if layer.module not in self._blocked:
                 self._attach(layer, undo)
         return undo
+
+    def take(self) -> list[tuple[str, Tensor]]:
+        """Hand over the output gradients seen since the last call."""
+        taken, self.gradients = self.gradients, []
+        return taken
 
     def _attach(self, layer: Layer, undo: Undo) -> None:
         module, name = layer.module, layer.name

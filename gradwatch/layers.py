@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -133,6 +133,11 @@ class LayerMap:
     def names(self) -> tuple[str, ...]:
         """Layer names in registration order."""
         return tuple(layer.name for layer in self.layers)
+
+    @property
+    def owners(self) -> Mapping[nn.Parameter, str]:
+        """Parameter → name of its layer."""
+        return self._owner
 
     def owner(self, parameter: nn.Parameter) -> str:
         """Give the name of the layer a parameter belongs to."""

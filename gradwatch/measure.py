@@ -32,7 +32,7 @@ class Measured(NamedTuple):
     Attributes:
         parameters: Norms per parameter, unscaled.
         flow: Norms per layer.
-        suspects: Positions whose gradient norm came out NaN or inf.
+        suspects: (P,) positions whose gradient holds NaN or Inf.
     """
 
     parameters: ParameterReading
@@ -131,6 +131,7 @@ class OptimizerView:
         bad = [int(i) for i in np.flatnonzero(~np.isfinite(grad))]
         unseen = [int(i) for i in np.flatnonzero(grad == 0) if i not in self._exact[0]]
         grad[unseen] = np.nan
+        grad[bad] = np.inf
         return bad
 
     def _choose_exact(self, grad: FloatArray, weight: FloatArray) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from gradwatch.findings import Finding
+    from gradwatch.non_finite.blame import Blame
     from gradwatch.readings import StepReading
 
 Border = Literal["before_forward", "after_forward", "after_backward", "after_step"]
@@ -22,22 +23,77 @@ class Needs:
     """What a part wants measured; the one measurement takes the union of all parts.
 
     Attributes:
-        updates: True update size ‖θ′−θ‖ and share of zeros, on logging steps.
+        norms: Gradient and weight norms, each optimizer step.
+        flow: The per-layer profile in the records, with the true update size ‖θ′−θ‖ and
+            the share of zeros on logging steps.
         activations: Activation-gradient norms through the taps, on sampled steps.
         replay: Micro-batches held so that a failing one can be run again.
     """
 
-    updates: bool = False
+    norms: bool = True
+    flow: bool = False
     activations: bool = False
     replay: bool = False
 
     def __or__(self, other: Needs) -> Needs:
         """Unite what two parts need."""
         return Needs(
-            updates=self.updates or other.updates,
+            norms=self.norms or other.norms,
+            flow=self.flow or other.flow,
             activations=self.activations or other.activations,
             replay=self.replay or other.replay,
         )
+
+
+class Answer(NamedTuple):
+    """What an investigation came to, alike on all ranks.
+
+    Attributes:
+        blame: Where the fault was born; its ``kind`` is empty where none was found.
+        rank: Rank whose micro-batch showed it.
+        micro_batches: Micro-batches the step consists of.
+    """
+
+    blame: Blame
+    rank: int
+    micro_batches: int
+
+
+class Scene(Protocol):
+    """What a part may ask about a step that looks wrong, before the weights take it in."""
+
+    @property
+    def rank_count(self) -> int:
+        """Number of processes that train together."""
+
+    @property
+    def trouble(self) -> bool:
+        """Whether any rank saw a non-finite loss, gradient or weight; alike on all ranks."""
+
+    @property
+    def bad_loss(self) -> bool:
+        """Whether any rank saw a non-finite loss; alike on all ranks."""
+
+    def investigate(self, *, unscaled: bool = False) -> Answer:
+        """Run the failing micro-batch again and say where the fault was born.
+
+        Entered by all ranks or by none.
+
+        Args:
+            unscaled: Leave the gradient scaler's factor out.
+        """
+
+
+class Verdict(NamedTuple):
+    """What is to become of a step.
+
+    Attributes:
+        action: ``"proceed"``, ``"skip"`` (gradients dropped) or ``"raise"``.
+        findings: What to tell.
+    """
+
+    action: Literal["proceed", "skip", "raise"] = "proceed"
+    findings: tuple[Finding, ...] = ()
 
 
 class Part(ABC):
@@ -57,8 +113,16 @@ class Part(ABC):
     def start(self, layers: Sequence[str]) -> None:  # noqa: B027 - optional
         """Learn the layer names at the start of a fit; called before the first step."""
 
+    def refuse(self, optimizer: Optimizer) -> str | None:  # noqa: ARG002 - optional
+        """Say why the part cannot work with an optimizer, and the way out; None if it can."""
+        return None
+
     def border(self, border: Border) -> None:  # noqa: B027 - optional
         """Notice that a phase of a micro-batch begins or ends."""
+
+    def guard(self, reading: StepReading, scene: Scene) -> Verdict:  # noqa: ARG002 - optional
+        """Decide whether the update may happen; called before `judge`."""
+        return Verdict()
 
     @abstractmethod
     def judge(self, reading: StepReading) -> Sequence[Finding]:

@@ -30,7 +30,8 @@ class ParameterReading:
         ndim: (P,) number of dimensions.
         has_grad: (P,) False where the gradient is ``None`` (or integer, or uninitialised).
         grad_norm: (P,) Frobenius norm of the accumulated, unscaled, pre-clip gradient;
-            NaN where there is none, or where the true number could not be had this step.
+            inf where it holds NaN or Inf; NaN where there is none, or where the true
+            number could not be had this step.
         weight_norm: (P,) Frobenius norm of the parameter before the update.
     """
 
@@ -49,10 +50,12 @@ class FlowReading:
 
     Attributes:
         layers: (L,) layer names.
-        grad_norm: (L,) norm over the layer's parameters; NaN where there is no gradient.
+        grad_norm: (L,) norm over the layer's parameters; inf where a gradient holds NaN
+            or Inf; NaN where there is no gradient.
         weight_norm: (L,) norm over the layer's parameters before the update.
         has_grad: (L,) True where at least one parameter has a gradient.
         frozen: (L,) True where no parameter of the layer requires a gradient.
+        called: (L,) True where the first step's forward called the layer; None if unknown.
         update_ratio: (L,) ‖θ′−θ‖/‖θ‖ of this step's true update; logging steps only.
         zero_fraction: (L,) share of exactly zero gradient entries; logging steps only.
         act_grad: (L,) norm of the gradient at the layer's outputs, over all calls of the
@@ -64,6 +67,7 @@ class FlowReading:
     weight_norm: FloatArray
     has_grad: BoolArray
     frozen: BoolArray
+    called: BoolArray | None = None
     update_ratio: FloatArray | None = None
     zero_fraction: FloatArray | None = None
     act_grad: FloatArray | None = None
@@ -83,9 +87,11 @@ class StepReading:
         grad_norm_clipped: Total norm after clipping; None where nothing clips or it is unknown.
         losses: Unscaled loss of each micro-batch of the step, in order.
         loss_scale: The gradient scaler's scale; None without one.
-        non_finite: Number of parameters whose gradient holds NaN or Inf.
+        non_finite: (N,) names of the parameters whose gradient holds NaN or Inf.
         stale: Layer names with their gradient norm, where a gradient was neither None nor
             zero when the first backward of the step began.
+        cuts: Modules of the first step whose input needed a gradient and whose output did
+            not, innermost first.
         logged: True where this step is one of those that sinks record.
     """
 
@@ -98,8 +104,9 @@ class StepReading:
     grad_norm_clipped: float | None = None
     losses: tuple[float, ...] = ()
     loss_scale: float | None = None
-    non_finite: int = 0
+    non_finite: tuple[str, ...] = ()
     stale: Mapping[str, float] = field(default_factory=dict)
+    cuts: tuple[str, ...] = ()
     logged: bool = False
 
 

@@ -42,6 +42,13 @@ class Transfer:
         """
         self._parts[name] = values.detach().reshape(-1)
 
+    def any_non_finite(self) -> Tensor:
+        """Tell on the device whether anything on board is NaN or inf: 1.0 or 0.0, 0-d."""
+        flags = [(~part.isfinite()).any() for part in self._parts.values()]
+        home = _home(flags) if flags else torch.device("cpu")
+        moved = [flag.to(home, non_blocking=True).float() for flag in flags]
+        return torch.stack(moved).max() if moved else torch.zeros(())
+
     def fetch(self) -> dict[str, FloatArray]:
         """Wait for the device once and hand back what was collected, as float64 arrays."""
         if not self._parts:

@@ -1,0 +1,182 @@
+"""What all gradwatch callbacks share: one session per Trainer, owned by the first of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gradwatch.callbacks.bases import CallbackBase
+from gradwatch.callbacks.host import LightningHost
+from gradwatch.callbacks.outputs import sinks_of
+from gradwatch.callbacks.wiring import attach
+from gradwatch.errors import ConfigurationError, NonFiniteGradientError
+from gradwatch.session import Session, SessionOptions
+from gradwatch.undo import Undo
+
+if TYPE_CHECKING:
+    import lightning.pytorch as pl
+    from torch import Tensor
+    from torch.optim import Optimizer
+
+    from gradwatch.findings import Finding
+    from gradwatch.parts import Part
+    from gradwatch.sinks.protocol import Sink
+
+
+class MonitorCallback(CallbackBase):
+    """Translate the Trainer's events; the first gradwatch callback of a Trainer owns the session.
+
+    Args:
+        parts: What is watched.
+        sinks: Sinks of the user's own, beside loggers, console and run record.
+        console: Tell findings on the console.
+        record: Write the run record beside the logs.
+        options: How the session measures.
+        checkpoint: Keep intact weights when a non-finite gradient stops training.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        *,
+        sinks: Sequence[Sink] = (),
+        console: bool = True,
+        record: bool = True,
+        options: SessionOptions | None = None,
+        checkpoint: bool = True,
+    ) -> None:
+        """Keep the configuration; nothing is attached before a fit."""
+        super().__init__()
+        self.parts = tuple(parts)
+        self.sinks = tuple(sinks)
+        self._console, self._record = console, record
+        self._options = options or SessionOptions()
+        self._checkpoint = checkpoint
+        self._session: Session | None = None
+        self._host: LightningHost | None = None
+        self._undo = Undo()
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was found in the present or last fit; on the callback that owns the session."""
+        return tuple(self._session.findings) if self._session is not None else ()
+
+    @property
+    def state_key(self) -> str:
+        """Key of the state in checkpoints: the class and what it watches."""
+        return f"{type(self).__name__}({', '.join(part.name for part in self.parts)})"
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Refuse two monitors of one kind, where the user configures.
+
+        Raises:
+            ConfigurationError: If two callbacks of the Trainer watch the same thing.
+        """
+        seen: dict[str, MonitorCallback] = {}
+        for callback in monitors(trainer):
+            for part in callback.parts:
+                if part.name in seen:
+                    raise ConfigurationError(_twice(part.name, seen[part.name], callback))
+                seen[part.name] = callback
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Open the session, if this callback is the first of its kind."""
+        together = monitors(trainer)
+        if together[0] is not self:
+            return
+        self._close()
+        host = LightningHost(trainer, checkpoint=all(c._checkpoint for c in together))
+        sinks = sinks_of(
+            trainer,
+            console=all(callback._console for callback in together),
+            record=all(callback._record for callback in together),
+        )
+        if trainer.is_global_zero:
+            sinks += [sink for callback in together for sink in callback.sinks]
+        parts = [part for callback in together for part in callback.parts]
+        options = next((c._options for c in together if c._options != SessionOptions()), None)
+        session = Session(pl_module, parts, sinks, host, options or SessionOptions())
+        session.accept(trainer.optimizers)
+        self._session, self._host = session, host
+        self._undo.add(attach(trainer, session, host))
+
+    def on_before_backward(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        loss: Tensor,
+    ) -> None:
+        """Pass the start of a backward on."""
+        if self._session is not None:
+            if not pl_module.automatic_optimization and self._host is not None:
+                self._host.manual_loss(self._session, loss)
+            self._session.begin_backward(loss)
+
+    def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Pass the end of a backward on."""
+        if self._session is not None:
+            self._session.end_backward()
+
+    def on_before_optimizer_step(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        optimizer: Optimizer,
+    ) -> None:
+        """Measure, judge and decide before the update."""
+        if self._session is not None and self._host is not None:
+            self._host.steps_in_batch += 1
+            self._session.before_step(optimizer)
+
+    def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        """Pass the end of a batch on."""
+        if self._session is not None:
+            self._session.end_batch()
+
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
+        """Keep the intact weights if a non-finite gradient was stopped, and take everything off."""
+        del pl_module
+        session, host = self._session, self._host
+        self._close()
+        if session is not None and host is not None and self._checkpoint:
+            if isinstance(exception, NonFiniteGradientError):
+                trainer.save_checkpoint(host.checkpoint_path(exception.finding.step))
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Take everything off."""
+        self._close()
+
+    def _close(self) -> None:
+        if self._session is not None:
+            self._session.finish()
+        self._undo()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give the parts' state by name."""
+        return {part.name: part.state_dict() for part in self.parts}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from a saved state; parts that were not there then start anew."""
+        for part in self.parts:
+            if part.name in state_dict:
+                part.load_state_dict(state_dict[part.name])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy and pickle as a callback that is attached to nothing."""
+        detached = {"_session": None, "_host": None, "_undo": Undo()}
+        return {**self.__dict__, **detached}
+
+
+def monitors(trainer: pl.Trainer) -> list[MonitorCallback]:
+    """Give a Trainer's gradwatch callbacks in their order."""
+    return [callback for callback in trainer.callbacks if isinstance(callback, MonitorCallback)]
+
+
+def _twice(part: str, first: MonitorCallback, second: MonitorCallback) -> str:
+    names = f"{type(first).__name__} and {type(second).__name__}"
+    return (
+        f"two callbacks watch {part!r}: {names}. Keep one of them; GradWatch(...) takes the "
+        "options of every monitor, or False to leave one out"
+    )

@@ -1,0 +1,72 @@
+"""All monitors from one line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gradwatch.adaptive_lr import AdaptiveLearningRateOptions
+from gradwatch.callbacks.base import MonitorCallback
+from gradwatch.choose import choose_parts
+from gradwatch.gradient_flow import GradientFlowOptions
+from gradwatch.memory import MemoryOptions
+from gradwatch.non_finite.policy import NonFiniteOptions
+from gradwatch.session import BackwardHooks, SessionOptions
+from gradwatch.sinks.protocol import Sink
+
+
+class GradWatch(MonitorCallback):
+    """Watch the backward pass: add it to the Trainer's callbacks and train.
+
+    Each part takes its options, True for its defaults or False to leave it out.
+
+    Args:
+        non_finite: Stop before the weights take in NaN or Inf, and name the layer.
+        gradient_flow: Per-layer gradient norms and the rules about them.
+        memory: Memory at the borders of forward, backward and update.
+        adaptive_lr: Let the learning rate follow the SNR ‖θ‖/‖g‖. Off by default: it is
+            the one part that changes the training.
+        backward_hooks: ``"sampled"`` sets backward taps on logging steps, ``"every_step"``
+            on all, ``"module"`` uses torch's own full backward hooks at every step.
+        byte_budget: Most bytes of batches held for a replay.
+        console: Tell findings on the console.
+        record: Write the run record beside the logs.
+        sinks: Sinks of your own.
+
+    Raises:
+        ConfigurationError: If an option cannot be meant.
+
+    Examples:
+        >>> from lightning.pytorch import Trainer
+        >>> trainer = Trainer(callbacks=[GradWatch()], logger=False, accelerator="cpu")
+        >>> [part.name for part in trainer.callbacks[0].parts]
+        ['non_finite', 'gradient_flow', 'memory']
+    """
+
+    def __init__(
+        self,
+        *,
+        non_finite: NonFiniteOptions | bool = True,
+        gradient_flow: GradientFlowOptions | bool = True,
+        memory: MemoryOptions | bool = True,
+        adaptive_lr: AdaptiveLearningRateOptions | bool = False,
+        backward_hooks: BackwardHooks = "sampled",
+        byte_budget: int = 1 << 30,
+        console: bool = True,
+        record: bool = True,
+        sinks: Sequence[Sink] = (),
+    ) -> None:
+        """Configure; nothing is attached before a fit."""
+        parts = choose_parts(
+            non_finite=non_finite,
+            gradient_flow=gradient_flow,
+            memory=memory,
+            adaptive_lr=adaptive_lr,
+        )
+        super().__init__(
+            parts,
+            sinks=sinks,
+            console=console,
+            record=record,
+            options=SessionOptions(backward_hooks=backward_hooks, byte_budget=byte_budget),
+            checkpoint=not isinstance(non_finite, NonFiniteOptions) or non_finite.checkpoint,
+        )

@@ -1,0 +1,146 @@
+"""How Lightning runs one micro-batch again, and what must not notice it."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import torch
+from lightning.pytorch.loggers.logger import DummyLogger
+from torch import Tensor
+
+from gradwatch.undo import Undo, patch_instance
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import lightning.pytorch as pl
+
+
+class AutomaticProgram:
+    """The training step and backward of automatic optimization.
+
+    Args:
+        trainer: The Trainer.
+        arguments: What the training step is called with.
+        unscaled: Leave the gradient scaler's factor out.
+    """
+
+    def __init__(self, trainer: pl.Trainer, arguments: tuple[Any, ...], *, unscaled: bool) -> None:
+        """Keep what the run needs."""
+        self._trainer, self._arguments, self._unscaled = trainer, arguments, unscaled
+
+    def forward(self) -> Tensor:
+        """Run the training step as the strategy does; the loss as it goes into the backward."""
+        module = self._trainer.lightning_module
+        with _unnoticed(self._trainer), self._trainer.precision_plugin.train_step_context():
+            output = module.training_step(*self._arguments)
+        loss = _loss_of(output)
+        if loss is None:
+            message = "the training step returned no loss when it was run again"
+            raise ValueError(message)
+        return _scaled(self._trainer, loss / self._trainer.accumulate_grad_batches, self._unscaled)
+
+    def backward(self, roots: Tensor) -> None:
+        """Run the module's own backward, without the strategy's callbacks."""
+        self._trainer.lightning_module.backward(roots)
+
+
+class _Stopped(BaseException):
+    """Ends a manual training step at the optimizer step that failed."""
+
+
+class ManualProgram:
+    """The training step of manual optimization, up to the optimizer step that failed.
+
+    Earlier optimizer steps of the batch run their closure and change nothing: the weights
+    already hold their effect.
+
+    Args:
+        trainer: The Trainer.
+        arguments: What the training step is called with.
+        steps: Optimizer steps of the batch, the failing one included.
+        unscaled: Leave the gradient scaler's factor out.
+    """
+
+    def __init__(
+        self, trainer: pl.Trainer, arguments: tuple[Any, ...], steps: int, *, unscaled: bool
+    ) -> None:
+        """Keep what the run needs."""
+        self._trainer, self._arguments, self._unscaled = trainer, arguments, unscaled
+        self._stop_at, self._begun = steps, 0
+        self._loss: Tensor | None = None
+
+    def forward(self) -> Tensor:
+        """Run the training step, its backwards included, and give the last loss."""
+        self._begun, self._loss = 0, None
+        with _unnoticed(self._trainer), self._muted(), contextlib.suppress(_Stopped):
+            with self._trainer.precision_plugin.train_step_context():
+                self._trainer.lightning_module.training_step(*self._arguments)
+        if self._loss is None:
+            message = "the training step ran no backward when it was run again"
+            raise ValueError(message)
+        return self._loss
+
+    def backward(self, roots: Tensor) -> None:
+        """Do nothing: the training step has run its backwards itself."""
+
+    @contextlib.contextmanager
+    def _muted(self) -> Iterator[None]:
+        strategy = self._trainer.strategy
+        with ExitStack() as stack:
+            stack.callback(patch_instance(strategy, "optimizer_step", self._step))
+            stack.callback(patch_instance(strategy, "backward", self._backward))
+            stack.callback(_schedulers_restored(self._trainer))
+            yield
+
+    def _step(self, _optimizer: object, closure: Any, *_: object, **__: object) -> None:  # noqa: ANN401
+        self._begun += 1
+        if closure is not None:
+            closure()
+        if self._begun >= self._stop_at:
+            raise _Stopped
+
+    def _backward(self, loss: Tensor, _optimizer: object, *args: Any, **kwargs: Any) -> None:
+        self._loss = _scaled(self._trainer, loss, self._unscaled)
+        self._loss.backward(*args, **kwargs)
+
+
+def _schedulers_restored(trainer: pl.Trainer) -> Undo:
+    undo = Undo()
+    for config in trainer.lr_scheduler_configs:
+        saved = copy.deepcopy(config.scheduler.state_dict())
+        undo.add(lambda scheduler=config.scheduler, saved=saved: scheduler.load_state_dict(saved))
+    for optimizer in trainer.optimizers:
+        for group in optimizer.param_groups:
+            own = {name: value for name, value in group.items() if name != "params"}
+            undo.add(lambda group=group, own=own: group.update(own))
+    return undo
+
+
+def _loss_of(output: Tensor | Mapping[str, Any] | None) -> Tensor | None:
+    return output if output is None or isinstance(output, Tensor) else output.get("loss")
+
+
+def _scaled(trainer: pl.Trainer, loss: Tensor, unscaled: bool) -> Tensor:
+    scaler: torch.amp.GradScaler | None = getattr(trainer.precision_plugin, "scaler", None)
+    if unscaled or scaler is None or not scaler.is_enabled():
+        return loss
+    return scaler.scale(loss)
+
+
+@contextlib.contextmanager
+def _unnoticed(trainer: pl.Trainer) -> Iterator[None]:
+    """Keep Lightning's logging and progress from noticing a second run of a training step."""
+    module, loop = trainer.lightning_module, trainer.fit_loop.epoch_loop
+    with ExitStack() as stack:
+        results = copy.copy(loop._results)
+        results.clear()
+        stack.callback(patch_instance(loop, "_results", results))
+        stack.callback(patch_instance(module, "_current_fx_name", "training_step"))
+        dummies = [DummyLogger() for _ in trainer.loggers]
+        stack.callback(patch_instance(trainer, "_loggers", dummies))
+        stack.callback(patch_instance(trainer, "should_stop", trainer.should_stop))
+        yield

@@ -1,0 +1,189 @@
+"""The gradient-flow part: keeps the history, asks the rules, words the findings."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from gradwatch.cooldown import Cooldown
+from gradwatch.gradient_flow import wording
+from gradwatch.gradient_flow.growth import GrowthState, growth, update_growth
+from gradwatch.gradient_flow.options import GradientFlowOptions
+from gradwatch.gradient_flow.rules import is_rising, vanishing_layers, where_it_vanishes
+from gradwatch.layers import match
+from gradwatch.parts import Needs, Part
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from gradwatch.findings import Finding
+    from gradwatch.readings import BoolArray, FloatArray, FlowReading, StepReading
+
+CLIPPED_SLACK = 1e-6
+
+
+class Track:
+    """What is remembered of one optimizer's layers between steps.
+
+    Attributes:
+        layers: Layer names the counters stand for.
+        vanishing: (L,) steps in a row each layer was marked vanishing.
+        zero: (L,) steps in a row its gradient was exactly zero.
+        missing: (L,) steps in a row it had none.
+        growth: Growth of the total norm.
+    """
+
+    def __init__(self, layers: tuple[str, ...], window: int) -> None:
+        """Start counting at zero."""
+        self.layers = layers
+        self.vanishing = np.zeros(len(layers), dtype=np.int64)
+        self.zero = np.zeros(len(layers), dtype=np.int64)
+        self.missing = np.zeros(len(layers), dtype=np.int64)
+        self.history: deque[FloatArray] = deque(maxlen=window)
+        self.growth = GrowthState()
+        self.layer_start: FloatArray = np.full(len(layers), np.nan)
+
+    def state(self) -> dict[str, Any]:
+        """Give the counters as primitives."""
+        return {
+            "layers": list(self.layers),
+            "vanishing": self.vanishing.tolist(),
+            "zero": self.zero.tolist(),
+            "missing": self.missing.tolist(),
+            "history": [row.tolist() for row in self.history],
+            "growth": [list(point) for point in self.growth.points],
+            "layer_start": self.layer_start.tolist(),
+        }
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any], window: int) -> Track:
+        """Go on from saved counters."""
+        track = cls(tuple(state["layers"]), window)
+        track.vanishing = np.asarray(state["vanishing"], dtype=np.int64)
+        track.zero = np.asarray(state["zero"], dtype=np.int64)
+        track.missing = np.asarray(state["missing"], dtype=np.int64)
+        track.history.extend(np.asarray(row, dtype=np.float64) for row in state["history"])
+        track.growth = GrowthState(tuple((int(s), float(n)) for s, n in state["growth"]))
+        track.layer_start = np.asarray(state["layer_start"], dtype=np.float64)
+        return track
+
+
+class GradientFlow(Part):
+    """Judge the per-layer gradient norms of every optimizer step.
+
+    Args:
+        options: Thresholds and patience.
+    """
+
+    name: ClassVar[str] = "gradient_flow"
+    needs = Needs(flow=True, activations=True)
+
+    def __init__(self, options: GradientFlowOptions | None = None) -> None:
+        """Start without history."""
+        self.options = options or GradientFlowOptions()
+        self._chosen: frozenset[str] = frozenset()
+        self._tracks: dict[str, Track] = {}
+        self._cooldown = Cooldown(self.options.cooldown)
+        self._scalars: dict[str, float] = {}
+        self._clipped: dict[str, tuple[int, int]] = {}
+
+    def start(self, layers: Sequence[str]) -> None:
+        """Choose the layers to judge.
+
+        Raises:
+            ConfigurationError: If a pattern matches no layer.
+        """
+        self._chosen = match("layers", self.options.layers, layers)
+
+    def judge(self, reading: StepReading) -> list[Finding]:
+        """Count, compare, and say what stands out."""
+        self._measure_totals(reading)
+        if reading.non_finite:
+            return []
+        track = self._track(reading)
+        self._count(track, reading.flow)
+        found = [*self._over_depth(track, reading), *self._over_time(track, reading)]
+        return [finding for finding in found if self._cooldown.allows(finding)]
+
+    def _track(self, reading: StepReading) -> Track:
+        track = self._tracks.get(reading.optimizer)
+        if track is None or track.layers != reading.flow.layers:
+            track = Track(reading.flow.layers, 2 * self.options.patience)
+            self._tracks[reading.optimizer] = track
+        return track
+
+    def _measure_totals(self, reading: StepReading) -> None:
+        suffix = f"/{reading.optimizer}" if reading.optimizer else ""
+        self._scalars = {f"grad/norm{suffix}": reading.grad_norm}
+        clipped = reading.grad_norm_clipped
+        if clipped is not None and not reading.non_finite:
+            cut, steps = self._clipped.get(suffix, (0, 0))
+            cut += clipped < reading.grad_norm * (1 - CLIPPED_SLACK)
+            self._clipped[suffix] = (cut, steps + 1)
+            self._scalars[f"grad/norm_clipped{suffix}"] = clipped
+            self._scalars[f"grad/clip_rate{suffix}"] = cut / (steps + 1)
+
+    def _count(self, track: Track, flow: FlowReading) -> None:
+        usable = self._usable(flow)
+        marked = vanishing_layers(flow.grad_norm, usable, self.options.vanishing)
+        track.history.append(np.where(usable, flow.grad_norm, 0.0))
+        marked &= ~is_rising(np.asarray(track.history))
+        exactly_zero = flow.has_grad & (flow.grad_norm == 0)
+        track.vanishing = np.where(marked, track.vanishing + 1, 0)
+        track.zero = np.where(exactly_zero, track.zero + 1, 0)
+        track.missing = np.where(~flow.has_grad & ~flow.frozen, track.missing + 1, 0)
+
+    def _usable(self, flow: FlowReading) -> BoolArray:
+        grad, weight = flow.grad_norm, flow.weight_norm
+        positive = np.isfinite(grad) & (np.nan_to_num(grad) > 0)
+        return positive & ~flow.frozen & (np.nan_to_num(weight) > 0)
+
+    def _over_depth(self, track: Track, reading: StepReading) -> Iterator[Finding]:
+        patience, flow = self.options.patience, reading.flow
+        judged = np.asarray([name in self._chosen for name in flow.layers], dtype=np.bool_)
+        late = judged & (track.vanishing >= patience)
+        if late.any():
+            place = where_it_vanishes(flow.grad_norm, self._usable(flow), late)
+            yield wording.vanishing(reading, place, int(late.sum()))
+        for layer in np.flatnonzero(judged & (track.zero >= patience)):
+            yield wording.dead(reading, int(layer), patience)
+        cut_off = judged & ~flow.has_grad & ~flow.frozen
+        called = flow.called if flow.called is not None else np.zeros_like(cut_off)
+        if (cut_off & called).any():
+            yield wording.disconnected(reading, cut_off & called)
+        for layer in np.flatnonzero(cut_off & ~called & (track.missing >= patience)):
+            yield wording.unused(reading, int(layer), patience)
+        stale = {name: norm for name, norm in reading.stale.items() if name in self._chosen}
+        if stale:
+            yield wording.never_cleared(reading, stale)
+
+    def _over_time(self, track: Track, reading: StepReading) -> Iterator[Finding]:
+        track.growth = update_growth(track.growth, reading.step, reading.grad_norm)
+        if len(track.growth.points) == 1:
+            track.layer_start = reading.flow.grad_norm.copy()
+        grown = growth(track.growth)
+        if grown is None or len(track.growth.points) <= self.options.patience:
+            return
+        if grown.factor >= self.options.exploding:
+            yield wording.exploding(reading, grown, track.layer_start)
+
+    def scalars(self) -> Mapping[str, float]:
+        """Give total norm, clipped norm and clip rate of the step judged last."""
+        return self._scalars
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give counters and cooldowns."""
+        return {
+            "tracks": {name: track.state() for name, track in self._tracks.items()},
+            "cooldown": self._cooldown.state_dict(),
+            "clipped": {name: list(counts) for name, counts in self._clipped.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from saved counters and cooldowns."""
+        window = 2 * self.options.patience
+        self._tracks = {k: Track.restored(v, window) for k, v in state["tracks"].items()}
+        self._cooldown.load_state_dict(state["cooldown"])
+        self._clipped = {k: (int(a), int(b)) for k, (a, b) in state["clipped"].items()}

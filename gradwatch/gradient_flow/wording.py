@@ -1,0 +1,142 @@
+"""The words of the gradient-flow findings: what is seen, why it happens, what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gradwatch.findings import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gradwatch.gradient_flow.growth import Growth
+    from gradwatch.gradient_flow.rules import Vanishing
+    from gradwatch.readings import BoolArray, FloatArray, StepReading
+
+
+def vanishing(reading: StepReading, place: Vanishing, count: int) -> Finding:
+    """Word a vanishing profile."""
+    layers, norms = reading.flow.layers, reading.flow.grad_norm
+    above = layers[place.above]
+    shape = "falls off a cliff below" if place.cliff else "fades along the chain below"
+    return Finding(
+        rule="vanishing",
+        layer=layers[place.layer],
+        severity="warning",
+        step=reading.step,
+        summary=f"the gradient {shape} {above}: {place.ratio:.1e} of the strongest layers",
+        evidence={
+            "grad_norm": float(norms[place.layer]),
+            "ratio_to_strongest": place.ratio,
+            "factor_per_layer": place.per_layer,
+            "layers_affected": count,
+            "next_strong_layer": above,
+        },
+        cause="saturating functions (sigmoid, tanh, softmax) or too small weights in a long chain "
+        "multiply the gradient down",
+        remedy="use residual connections, a non-saturating activation (ReLU, GELU), normalisation "
+        "layers, or an initialisation made for the activation",
+    )
+
+
+def dead(reading: StepReading, layer: int, patience: int) -> Finding:
+    """Word a layer whose gradient is exactly zero."""
+    return Finding(
+        rule="dead",
+        layer=reading.flow.layers[layer],
+        severity="warning",
+        step=reading.step,
+        summary=f"its gradient has been exactly zero for {patience} steps",
+        evidence={
+            "grad_norm": 0.0,
+            "weight_norm": float(reading.flow.weight_norm[layer]),
+            "steps": patience,
+        },
+        cause="every unit behind it is switched off (ReLU below zero), multiplied by a weight "
+        "that stays zero, or masked",
+        remedy="lower the learning rate, use a leaky activation, or look at what multiplies "
+        "its output by zero",
+    )
+
+
+def disconnected(reading: StepReading, cut_off: BoolArray) -> Finding:
+    """Word layers that ran but that the backward never reached."""
+    layers, places = reading.flow.layers, np.flatnonzero(cut_off)
+    reached = [i for i in np.flatnonzero(reading.flow.has_grad) if i > places[-1]]
+    inside = reading.cuts[-1] if reading.cuts else ""
+    last, behind = layers[int(places[-1])], layers[int(reached[0])] if reached else "the loss"
+    where = f"inside {inside}" if inside else f"between {last} and {behind}"
+    evidence: dict[str, int | str] = {
+        "layers_without_gradient": ", ".join(layers[int(i)] for i in places[:8]),
+        "count": len(places),
+        "next_layer_with_gradient": behind,
+    }
+    return Finding(
+        rule="disconnected",
+        layer=inside or last,
+        severity="warning",
+        step=reading.step,
+        summary=f"no gradient reaches {len(places)} layer(s) that ran: the graph is cut {where}",
+        evidence=evidence,
+        cause="detach(), .data, .item(), a NumPy round trip, no_grad, an operation without a "
+        "backward, or reentrant checkpointing of an input that needs no gradient",
+        remedy="take the cut out, or set requires_grad=False on these layers if it is meant",
+    )
+
+
+def unused(reading: StepReading, layer: int, patience: int) -> Finding:
+    """Word a layer that did not take part."""
+    return Finding(
+        rule="unused",
+        layer=reading.flow.layers[layer],
+        severity="info",
+        step=reading.step,
+        summary=f"it got no gradient for {patience} steps and was not called in the first step",
+        evidence={"steps": patience},
+        cause="the forward does not use this layer",
+        remedy="nothing if that is meant; else call it, or freeze it so that it is not optimized",
+    )
+
+
+def never_cleared(reading: StepReading, stale: Mapping[str, float]) -> Finding:
+    """Word gradients that nobody clears."""
+    layer = max(stale, key=lambda name: stale[name])
+    return Finding(
+        rule="never_cleared",
+        layer=layer,
+        severity="warning",
+        step=reading.step,
+        summary="the last step's gradient was still there when this step's backward began",
+        evidence={"leftover_grad_norm": stale[layer], "layers": len(stale)},
+        cause="zero_grad() is never called between optimizer steps, so gradients pile up",
+        remedy="call optimizer.zero_grad() once per optimizer step, before the first backward",
+    )
+
+
+def exploding(reading: StepReading, grown: Growth, start: FloatArray) -> Finding:
+    """Word a norm that grows and grows."""
+    norms = reading.flow.grad_norm
+    factor = np.divide(norms, start, out=np.zeros_like(norms), where=np.nan_to_num(start) > 0)
+    layer = int(np.argmax(np.nan_to_num(factor)))
+    clipped = reading.grad_norm_clipped
+    evidence: dict[str, float | int | str] = {
+        "grad_norm": reading.grad_norm,
+        "grown_by": grown.factor,
+        "factor_per_step": grown.per_step,
+        "since_step": grown.first_step,
+        "fastest_layer": reading.flow.layers[layer],
+    }
+    if clipped is not None:
+        evidence["clipped_to"] = clipped
+    return Finding(
+        rule="exploding",
+        layer=reading.flow.layers[layer],
+        severity="warning",
+        step=reading.step,
+        summary=f"the gradient norm grew {grown.factor:.3g}x since step {grown.first_step:,}",
+        evidence=evidence,
+        cause="the learning rate is too high for the curvature, or a recurrence amplifies",
+        remedy="lower the learning rate or warm it up, and clip the gradient norm",
+    )

@@ -1,0 +1,197 @@
+"""The non-finite part: the sentinel of every optimizer step and what follows when it trips."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from gradwatch.findings import OPTIMIZER, Finding
+from gradwatch.gradient_flow.growth import Growth, GrowthState, growth, update_growth
+from gradwatch.non_finite.describe import finding_of
+from gradwatch.non_finite.policy import NonFiniteOptions, classify
+from gradwatch.parts import Needs, Part, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gradwatch.parts import Answer, Scene
+    from gradwatch.readings import StepReading
+
+DIVERGED = 100.0
+DIVERGED_STEPS = 4
+
+
+class NonFinite(Part):
+    """Stop, skip or tell before the weights take a non-finite gradient in.
+
+    Args:
+        options: Policy and patience.
+    """
+
+    name: ClassVar[str] = "non_finite"
+
+    def __init__(self, options: NonFiniteOptions | None = None) -> None:
+        """Start with nothing seen."""
+        self.options = options or NonFiniteOptions()
+        self.needs = Needs(replay=self.options.replay)
+        self._bad_steps = 0
+        self._skipped = 0
+        self._in_row = 0
+        self._scale: float | None = None
+        self._growth: dict[str, GrowthState] = {}
+        self._weights_bad = False
+
+    def guard(self, reading: StepReading, scene: Scene) -> Verdict:
+        """Class the step and act by the policy; entered alike by all ranks."""
+        status = classify(reading, scene)
+        self._scale = reading.loss_scale
+        if status == "healthy":
+            self._in_row = 0
+            before = self._growth.get(reading.optimizer, GrowthState())
+            self._growth[reading.optimizer] = update_growth(before, reading.step, reading.grad_norm)
+            return Verdict()
+        self._bad_steps += 1
+        self._in_row += 1
+        if status == "overflow":
+            return self._overflow(reading, scene)
+        return self._fault(reading, scene, weights=status == "bad_weights")
+
+    def judge(self, reading: StepReading) -> tuple[Finding, ...]:  # noqa: ARG002 - guard said it
+        """Add nothing: the guard has spoken."""
+        return ()
+
+    def _overflow(self, reading: StepReading, scene: Scene) -> Verdict:
+        """Count a scaler's skip; look into the k-th in a row without the scale."""
+        self._skipped += 1
+        if self._in_row % self.options.scaler_patience:
+            return Verdict()
+        answer = scene.investigate(unscaled=True)
+        skips = {"skipped_in_a_row": self._in_row, "loss_scale": reading.loss_scale or 0.0}
+        if answer.blame.kind:
+            finding = _finding(answer, reading)
+            finding = replace(
+                finding,
+                evidence={**finding.evidence, **skips},
+                summary=f"{finding.summary}; the scaler has skipped {self._in_row} steps in a row",
+            )
+            return Verdict("proceed", (finding,))
+        return Verdict("proceed", (_scale_too_high(reading, skips),))
+
+    def _fault(self, reading: StepReading, scene: Scene, *, weights: bool) -> Verdict:
+        due = self.options.policy != "warn" or self._in_row % self.options.cooldown == 1
+        if not due:
+            return Verdict()
+        finding = self._bad_weights(reading) if weights else self._explained(reading, scene)
+        finding = replace(finding, summary=f"{finding.summary}{self._consequence(reading)}")
+        action = self._action(reading)
+        if action == "skip":
+            self._skipped += 1
+        return Verdict(action, (finding,))
+
+    def _action(self, reading: StepReading) -> str:
+        policy = self.options.policy
+        if policy == "skip" and self._in_row > self.options.max_skips:
+            return "raise"
+        if policy == "skip" and reading.loss_scale is not None:
+            return "proceed"
+        return {"raise": "raise", "skip": "skip", "warn": "proceed"}[policy]
+
+    def _consequence(self, reading: StepReading) -> str:
+        finite = "; the gradients are finite" if not reading.non_finite else ""
+        told = {
+            "raise": "stopped before the update",
+            "proceed": "the update goes on (policy 'warn')",
+            "skip": f"the update is skipped ({self._in_row} in a row)",
+        }
+        return f"{finite}; {told[self._action(reading)]}"
+
+    def _explained(self, reading: StepReading, scene: Scene) -> Finding:
+        finding = _finding(scene.investigate(), reading)
+        grown = growth(self._growth.get(reading.optimizer, GrowthState()))
+        if grown and grown.factor >= DIVERGED and grown.steps >= DIVERGED_STEPS:
+            return _diverged(finding, grown)
+        return finding
+
+    def _bad_weights(self, reading: StepReading) -> Finding:
+        bad = np.flatnonzero(np.isinf(reading.parameters.weight_norm))
+        names = [reading.parameters.names[int(i)] for i in bad]
+        first = reading.step == 0 or not self._growth
+        when = "before the first step" if first else "by the last update"
+        return Finding(
+            rule="non_finite",
+            layer=OPTIMIZER,
+            severity="error",
+            step=reading.step,
+            summary=f"{len(names)} parameter(s) were made non-finite {when}, {names[0]} among them",
+            evidence={"parameters": ", ".join(names[:8]), "count": len(names)},
+            cause="a checkpoint or initialisation that holds NaN"
+            if first
+            else "the optimizer "
+            "made a non-finite update out of finite gradients (a tiny epsilon, an overflowing "
+            "moment, or a rate far too high)",
+            remedy="start from weights that are finite; raise eps, lower the rate or clip",
+        )
+
+    def scalars(self) -> Mapping[str, float]:
+        """Give the counts so far and the loss scale."""
+        scalars = {"grad/non_finite": float(self._bad_steps), "grad/skipped": float(self._skipped)}
+        if self._scale is not None:
+            scalars["grad/loss_scale"] = self._scale
+        return scalars
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give counters and the growth of the norms."""
+        return {
+            "bad_steps": self._bad_steps,
+            "skipped": self._skipped,
+            "in_row": self._in_row,
+            "growth": {k: [list(p) for p in v.points] for k, v in self._growth.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from saved counters."""
+        self._bad_steps, self._skipped = int(state["bad_steps"]), int(state["skipped"])
+        self._in_row = int(state["in_row"])
+        self._growth = {
+            name: GrowthState(tuple((int(step), float(norm)) for step, norm in points))
+            for name, points in state["growth"].items()
+        }
+
+
+def _finding(answer: Answer, reading: StepReading) -> Finding:
+    micro, rank = answer.micro_batches, answer.rank
+    return finding_of(answer.blame, reading.step, micro_batches=micro, rank=rank)
+
+
+def _diverged(finding: Finding, grown: Growth) -> Finding:
+    return replace(
+        finding,
+        layer=OPTIMIZER,
+        summary=f"gradient norms grew {grown.factor:.3g}x since step {grown.first_step:,} "
+        f"until they overflowed (first in {finding.layer})",
+        evidence={
+            "grown_by": grown.factor,
+            "factor_per_step": grown.per_step,
+            "since_step": grown.first_step,
+            "overflowed_in": finding.layer,
+            **finding.evidence,
+        },
+        cause="the learning rate is too high: training diverged long before the first NaN",
+        remedy="lower the learning rate, warm it up, or clip the gradient norm",
+    )
+
+
+def _scale_too_high(reading: StepReading, skips: Mapping[str, float]) -> Finding:
+    return Finding(
+        rule="loss_scale",
+        layer=OPTIMIZER,
+        severity="info",
+        step=reading.step,
+        summary=f"the scaler skipped {int(skips['skipped_in_a_row'])} steps in a row; without its "
+        "scale the gradients are finite",
+        evidence=dict(skips),
+        cause="the loss scale is still too high for these gradients and is being lowered",
+        remedy="nothing if it settles; else start with a lower init_scale",
+    )

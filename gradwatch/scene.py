@@ -1,0 +1,110 @@
+"""What is known of a step that looks wrong, and the way to find out more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gradwatch.non_finite.replay import Suspects, fallback, investigate
+from gradwatch.parts import Answer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from gradwatch.host import Host
+    from gradwatch.non_finite.blame import Blame
+    from gradwatch.ranks import Ranks
+    from gradwatch.readings import StepReading
+    from gradwatch.window import MicroBatch, Window
+
+LET_GO = "its batch was let go to keep within the byte budget"
+NOT_WANTED = "replays are turned off"
+
+
+def drop_gradients(optimizer: Optimizer) -> None:
+    """Set every gradient of an optimizer to None: no momentum, no decay, no update."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
+
+
+class StepScene:
+    """Answers a part's questions about the step just read; alike on all ranks.
+
+    Args:
+        model: The model, unwrapped.
+        window: The micro-batches of the step.
+        host: The loop.
+        ranks: The processes that train together.
+        reading: The step's reading.
+        flagged: What the ranks agreed on in the step's transfer; above 0 is trouble.
+        order: Layers in execution order.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module,
+        window: Window,
+        host: Host,
+        ranks: Ranks,
+        reading: StepReading,
+        flagged: float,
+        order: Sequence[str],
+    ) -> None:
+        """Keep what the answers are made of."""
+        self._model, self._window, self._host, self._ranks = model, window, host, ranks
+        self._reading, self._order = reading, order
+        own = self._own_trouble()
+        agreed = ranks.gather(own) if flagged > 0 else [own]
+        self.trouble = any(bad for bad, _ in agreed)
+        self.bad_loss = any(bad for _, bad in agreed)
+
+    @property
+    def rank_count(self) -> int:
+        """Number of processes that train together."""
+        return self._ranks.count
+
+    def _own_trouble(self) -> tuple[bool, bool]:
+        reading = self._reading
+        weights = bool(np.isinf(reading.parameters.weight_norm).any())
+        loss = not np.isfinite(reading.losses).all()
+        return bool(reading.non_finite) or weights or loss, loss
+
+    def _micro_batch(self) -> MicroBatch:
+        """Give the micro-batch the fault came with, the same on every rank."""
+        bad = [i for i, loss in enumerate(self._reading.losses) if not np.isfinite(loss)]
+        own = min([self._window.first_bad(), *bad])
+        number = self._ranks.smallest(own, self._window.device)
+        return self._window.micro_batches[number]
+
+    def investigate(self, *, unscaled: bool = False) -> Answer:
+        """Run the failing micro-batch again on all ranks and say where the fault was born.
+
+        Args:
+            unscaled: Leave the gradient scaler's factor out.
+        """
+        micro = self._micro_batch()
+        suspects = Suspects(
+            parameters=self._reading.non_finite,
+            loss=None if unscaled else micro.root,
+            order=self._order,
+        )
+        blames = self._ranks.gather(self._own_blame(micro, suspects, unscaled=unscaled))
+        rank = next((rank for rank, blame in enumerate(blames) if blame.kind), 0)
+        return Answer(blames[rank], rank, len(self._window.micro_batches))
+
+    def _own_blame(self, micro: MicroBatch, suspects: Suspects, *, unscaled: bool) -> Blame:
+        if micro.held is None:
+            return fallback(suspects, LET_GO if self._window.keeps else NOT_WANTED)
+        try:
+            program = self._host.program(micro.held, unscaled=unscaled)
+        except Exception as error:  # noqa: BLE001 - the sentinel's word stands without a replay
+            program = f"{type(error).__name__}: {error}"
+        if isinstance(program, str):
+            return fallback(suspects, program, micro.held)
+        return investigate(self._model, micro.held, program, suspects)

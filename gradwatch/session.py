@@ -1,0 +1,427 @@
+"""A session: the events of one training run, from measuring to telling.
+
+measure → one host transfer → judge → tell. The loop around it calls the events;
+`gradwatch.host.Host` is the way back to the loop.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, get_args
+
+import torch
+
+from gradwatch.cuts import CutProbe
+from gradwatch.errors import (
+    ConfigurationError,
+    GradwatchError,
+    NonFiniteGradientError,
+    one_of,
+    positive,
+)
+from gradwatch.hooks import Taps
+from gradwatch.layers import LayerMap, execution_order, unwrap
+from gradwatch.measure import OptimizerView
+from gradwatch.parts import Needs, Verdict
+from gradwatch.ranks import Ranks
+from gradwatch.scene import StepScene, drop_gradients
+from gradwatch.stale import StaleWatch
+from gradwatch.step import OFF, Pending, StepInputs, TapReadings
+from gradwatch.telling import Teller, broken
+from gradwatch.transfer import Transfer
+from gradwatch.undo import Undo
+from gradwatch.window import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+    from gradwatch.findings import Finding
+    from gradwatch.host import Host
+    from gradwatch.parts import Border, Part
+    from gradwatch.readings import FloatArray, StepReading
+    from gradwatch.sinks.protocol import Sink
+
+log = logging.getLogger("gradwatch")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+BackwardHooks = Literal["sampled", "every_step", "module"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionOptions:
+    """How a session measures.
+
+    Attributes:
+        backward_hooks: ``"sampled"`` taps on logging steps, ``"every_step"``, or
+            ``"module"``: torch's own full backward hooks at every step.
+        byte_budget: Most bytes of batches held for a replay.
+
+    Raises:
+        ConfigurationError: If the choice is unknown or the budget is not positive.
+    """
+
+    backward_hooks: BackwardHooks = "sampled"
+    byte_budget: int = 1 << 30
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        one_of("backward_hooks", self.backward_hooks, get_args(BackwardHooks))
+        positive("byte_budget", self.byte_budget)
+
+
+def contained(
+    event: Callable[Concatenate[Session, P], T],
+) -> Callable[Concatenate[Session, P], T | None]:
+    """Keep an error inside the session from taking the run down: told once, then off."""
+
+    @functools.wraps(event)
+    def safe(self: Session, *args: P.args, **kwargs: P.kwargs) -> T | None:
+        if self.off or self.busy:
+            return None
+        try:
+            return event(self, *args, **kwargs)
+        except GradwatchError:
+            raise
+        except Exception as error:  # noqa: BLE001 - promise: a monitor never ends a run
+            self.switch_off(error)
+            return None
+
+    return safe
+
+
+class Session:
+    """Watch one model through one run.
+
+    Args:
+        model: The model; wrappers are looked through.
+        parts: What is watched.
+        sinks: Where it is told; give none on ranks other than 0.
+        host: The loop around it.
+        options: How it is measured.
+
+    Attributes:
+        findings: Everything found so far, on every rank.
+        off: True once the session failed and took itself off.
+        busy: True while a step is decided; a replay runs the model again unseen.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        parts: Sequence[Part],
+        sinks: Sequence[Sink],
+        host: Host,
+        options: SessionOptions,
+    ) -> None:
+        """Walk the model; nothing is attached yet."""
+        self.model, self.host, self.parts = unwrap(model), host, list(parts)
+        self.findings: list[Finding] = []
+        self.off = self.busy = False
+        self._options = options
+        self._needs = functools.reduce(Needs.__or__, (p.needs for p in parts), Needs(norms=False))
+        self._teller = Teller(sinks)
+        self._ranks = Ranks()
+        self._layers = LayerMap(self.model)
+        self._order = self._layers.names
+        keep = self._needs.replay
+        self.window = Window(self.model, keep=keep, byte_budget=options.byte_budget)
+        self._stale = StaleWatch()
+        self._views: dict[int, OptimizerView] = {}
+        self._pending: list[Pending] = []
+        native = options.backward_hooks == "module"
+        self._taps = Taps(self.model, self._layers.layers, native=native)
+        self._cuts = CutProbe(self.model)
+        self._untap = Undo()
+        self._steps = 0
+        self._agreed = False
+        for part in self.parts:
+            part.start(self._order)
+
+    def accept(self, optimizers: Sequence[Optimizer]) -> None:
+        """Ask every part whether it can work with the optimizers.
+
+        Args:
+            optimizers: The optimizers of the run.
+
+        Raises:
+            ConfigurationError: If a part cannot, with its reason.
+        """
+        for part in self.parts:
+            for optimizer in optimizers:
+                reason = part.refuse(optimizer)
+                if reason:
+                    raise ConfigurationError(f"{part.name}: {reason}")
+
+    @contained
+    def begin_micro_batch(self, batch: Any, batch_index: int) -> None:  # noqa: ANN401
+        """Notice that a forward is about to begin.
+
+        Args:
+            batch: What the training step is handed.
+            batch_index: Its index in the epoch.
+        """
+        if self.window.stepped:
+            self.window.clear()
+        self.window.begin(batch, batch_index)
+        self._tap()
+        self._border("before_forward")
+
+    def _tap(self) -> None:
+        every = self._options.backward_hooks != "sampled"
+        sampled = every or self.host.is_logged(self.host.clock().log_step)
+        self._untap()
+        if self._needs.norms and (self._steps == 0 or (self._needs.activations and sampled)):
+            self._untap.add(self._taps.attach())
+        if self._needs.flow and self._steps == 0:
+            self._untap.add(self._cuts.attach())
+
+    @contained
+    def end_forward(self, loss: Tensor | None) -> None:
+        """Notice that a forward is done.
+
+        Args:
+            loss: Its unscaled loss, as the user's code returned it; None where unknown.
+        """
+        if loss is not None:
+            self.observe_loss(loss)
+        self._border("after_forward")
+
+    @contained
+    def observe_loss(self, loss: Tensor) -> None:
+        """Remember the unscaled loss of the present micro-batch.
+
+        Args:
+            loss: 0-d tensor.
+        """
+        self.window.losses.append(loss.detach())
+
+    @contained
+    def begin_backward(self, root: Tensor | None = None) -> None:
+        """Notice that a backward is about to begin.
+
+        Args:
+            root: The loss it begins from, scaled and divided; None where unknown.
+        """
+        self.window.backward_begins(root)
+        if self._needs.norms:
+            self._stale.backward_begins()
+
+    @contained
+    def end_backward(self) -> None:
+        """Notice that a backward is done."""
+        self.window.backward_done()
+        self._border("after_backward")
+
+    def _border(self, border: Border) -> None:
+        self._each_part(lambda part: part.border(border))
+
+    def before_step(self, optimizer: Optimizer) -> None:
+        """Measure, judge and decide, just before an optimizer's update.
+
+        Args:
+            optimizer: The optimizer that is about to step.
+
+        Raises:
+            NonFiniteGradientError: If the policy says so.
+        """
+        self._agreed = False
+        self._before_step(optimizer)
+        if self.off and self._ranks.count > 1 and not self._agreed:
+            self._ranks.worst(torch.full((), OFF, device=self.window.device))
+
+    @contained
+    def _before_step(self, optimizer: Optimizer) -> None:
+        if not self.window.backwards:
+            return
+        if self._steps == 0:
+            self._settle_order()
+        reading, flagged = self._read(optimizer)
+        self._steps += 1
+        self.window.stepped = True
+        if flagged >= OFF:
+            self.switch_off(RuntimeError("gradwatch failed on another rank"))
+            return
+        self._decide(optimizer, reading, flagged)
+
+    def _decide(self, optimizer: Optimizer, reading: StepReading, flagged: float) -> None:
+        verdict = self._guard(reading, flagged)
+        for part in list(self.parts):
+            self._tell(self._of_part(part, lambda part=part: part.judge(reading), ()))
+        if verdict.action == "raise":
+            self._raise(verdict.findings[-1])
+        if verdict.action == "skip":
+            drop_gradients(optimizer)
+        elif not reading.non_finite:
+            self._each_part(lambda part: part.before_update(optimizer, reading))
+        self._await_update(optimizer, reading)
+
+    def _read(self, optimizer: Optimizer) -> tuple[StepReading, float]:
+        clock, view = self.host.clock(), self._view(optimizer)
+        inputs = StepInputs(
+            view=view,
+            host=self.host,
+            clock=clock,
+            name=self.host.optimizer_name(optimizer),
+            scale=self.host.scale(optimizer),
+            losses=tuple(self.window.losses),
+            taps=TapReadings(self._taps.take()),
+            called=self._taps.calls,
+            cuts=tuple(self._cuts.cuts),
+            stale=self._stale,
+            pending=tuple(self._pending),
+            logged=self.host.is_logged(clock.log_step) or self._steps == 0,
+            norms=self._needs.norms,
+        )
+        transfer = Transfer()
+        inputs.load(transfer, self._ranks)
+        self._agreed = True
+        values = transfer.fetch()
+        self._tell_pending(values, last=False)
+        reading = inputs.unload(values, self._layers.owners)
+        self._stale.stepped(view.parameters)
+        return reading, float(values["trouble"][0]) if "trouble" in values else 0.0
+
+    def _view(self, optimizer: Optimizer) -> OptimizerView:
+        view = self._views.get(id(optimizer))
+        if view is None or not view.is_current(optimizer):
+            if any(parameter not in self._layers.owners for parameter in _held(optimizer)):
+                self._layers = LayerMap(self.model)
+            view = OptimizerView(optimizer, self._layers, self._order)
+            self._views[id(optimizer)] = view
+        return view
+
+    def _settle_order(self) -> None:
+        """Learn the execution order from the first step and say what of the model is seen."""
+        self._order = execution_order(self._layers.names, self._taps.calls)
+        if self._needs.norms:
+            self._teller.start(self._taps.coverage())
+
+    def _guard(self, reading: StepReading, flagged: float) -> Verdict:
+        scene = StepScene(
+            model=self.model,
+            window=self.window,
+            host=self.host,
+            ranks=self._ranks,
+            reading=reading,
+            flagged=flagged,
+            order=self._order,
+        )
+        verdict = Verdict()
+        self.busy = True
+        try:
+            for part in list(self.parts):
+                own = self._of_part(part, lambda part=part: part.guard(reading, scene), Verdict())
+                self._tell(own.findings)
+                verdict = own if own.action != "proceed" else verdict
+        finally:
+            self.busy = False
+        return verdict
+
+    def _raise(self, finding: Finding) -> None:
+        kept = self.host.announce_checkpoint(finding.step)
+        message = "\n".join([*finding.lines(), kept]).rstrip()
+        raise NonFiniteGradientError(message, finding)
+
+    def _await_update(self, optimizer: Optimizer, reading: StepReading) -> None:
+        view = self._views.get(id(optimizer)) or self._view(optimizer)
+        copies = view.copies() if reading.logged and self._needs.flow else None
+        self._pending.append(Pending(reading=reading, view=view, copies=copies))
+
+    @contained
+    def after_step(self, optimizer: Optimizer) -> None:
+        """Notice that an optimizer's update is done (not called where it was skipped).
+
+        Args:
+            optimizer: The optimizer that stepped.
+        """
+        view = self._views.get(id(optimizer))
+        for pending in self._pending:
+            if pending.view is view:
+                pending.updated()
+        self._border("after_step")
+        self._settle_scalars()
+
+    def _settle_scalars(self) -> None:
+        for pending in self._pending:
+            if pending.scalars is None:
+                pending.copies = None
+                pending.scalars = self._scalars()
+
+    def _scalars(self) -> dict[str, float]:
+        merged: dict[str, float] = {}
+        for part in list(self.parts):
+            merged.update(self._of_part(part, part.scalars, {}))
+        return merged
+
+    @contained
+    def end_batch(self) -> None:
+        """Notice that a batch is over: nothing of its hooks and rates outlives it."""
+        self._untap()
+        self._each_part(lambda part: part.after_batch())
+
+    def _tell_pending(self, values: Mapping[str, FloatArray], *, last: bool) -> None:
+        self._settle_scalars()
+        for number, pending in enumerate(self._pending):
+            if last or pending.reading.logged:
+                record = pending.record(values, number, with_flow=self._needs.flow)
+                self._teller.record(record)
+        self._pending = []
+
+    def _tell(self, findings: Sequence[Finding]) -> None:
+        for finding in findings:
+            self.findings.append(finding)
+            self._teller.finding(finding)
+
+    def _each_part(self, call: Callable[[Part], None]) -> None:
+        for part in list(self.parts):
+            self._of_part(part, lambda part=part: call(part), None)
+
+    def _of_part(self, part: Part, call: Callable[[], T], default: T) -> T:
+        """Ask a part; one that raises is told about once and left out from then on."""
+        try:
+            return call()
+        except GradwatchError:
+            raise
+        except Exception as error:
+            log.debug("part %s failed", part.name, exc_info=True)
+            self.parts.remove(part)
+            self._tell([broken(part.name, error, self.host.clock().step)])
+            return default
+
+    def switch_off(self, error: Exception) -> None:
+        """Take the session off for the rest of the run and say so once.
+
+        Args:
+            error: What went wrong.
+        """
+        log.debug("session failed", exc_info=error)
+        self.off = True
+        self._untap()
+        self._each_part(lambda part: part.after_batch())
+        self._tell([broken("gradwatch", error, self.host.clock().step)])
+
+    def finish(self) -> None:
+        """Flush what waits for a transfer, tell the last step, close the sinks; once."""
+        self._untap()
+        self._finish()
+        self._teller.close()
+        self._teller = Teller(())
+        self.window.clear()
+
+    @contained
+    def _finish(self) -> None:
+        self._each_part(lambda part: part.after_batch())
+        transfer = Transfer()
+        for number, pending in enumerate(self._pending):
+            pending.load(transfer, number)
+        self._tell_pending(transfer.fetch(), last=True)
+
+
+def _held(optimizer: Optimizer) -> list[nn.Parameter]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -1,0 +1,232 @@
+"""The same watching for a plain PyTorch loop, without Lightning."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from gradwatch.choose import choose_parts
+from gradwatch.layers import unwrap
+from gradwatch.plain_host import PlainHost
+from gradwatch.ranks import Ranks
+from gradwatch.session import BackwardHooks, Session, SessionOptions
+from gradwatch.sinks.console import ConsoleSink
+from gradwatch.sinks.wandb import WandbSink
+from gradwatch.undo import Undo, patch_instance
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from torch import Tensor
+    from torch.amp import GradScaler
+    from torch.optim import Optimizer
+
+    from gradwatch.adaptive_lr import AdaptiveLearningRateOptions
+    from gradwatch.findings import Finding
+    from gradwatch.gradient_flow import GradientFlowOptions
+    from gradwatch.memory import MemoryOptions
+    from gradwatch.non_finite.policy import NonFiniteOptions
+    from gradwatch.sinks.protocol import Sink
+
+
+class Watch:
+    """A model being watched; close it, or use it as a context manager.
+
+    Made by `watch`. The events are the model's forward, the gradient that arrives at its
+    outputs, and the optimizer's step.
+
+    Args:
+        model: The model.
+        optimizers: Its optimizers.
+        session: What the events are told to.
+        host: The loop, as far as it can be seen from the hooks.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        session: Session,
+        host: PlainHost,
+    ) -> None:
+        """Set the hooks."""
+        self._session, self._host = session, host
+        self._undo = Undo()
+        self._undo.add(
+            model.register_forward_pre_hook(host.hook(self._enter), with_kwargs=True).remove
+        )
+        self._undo.add(model.register_forward_hook(host.hook(self._leave)).remove)
+        for optimizer in optimizers:
+            self._undo.add(optimizer.register_step_pre_hook(self._before_step).remove)
+            self._undo.add(optimizer.register_step_post_hook(self._after_step).remove)
+        if host.scaler is not None:
+            self._undo.add(patch_instance(host.scaler, "step", self._scaler_step(host.scaler)))
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was found so far."""
+        return tuple(self._session.findings)
+
+    def loss(self, loss: Tensor) -> Tensor:
+        """Show the unscaled loss, so that a bad one is seen even where gradients stay finite.
+
+        Args:
+            loss: The loss of the micro-batch whose forward ran last.
+
+        Returns:
+            The same tensor.
+        """
+        self._session.observe_loss(loss)
+        return loss
+
+    def _sees(self, module: nn.Module) -> bool:
+        return module.training and torch.is_grad_enabled() and not self._session.busy
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self._sees(module):
+            self._close_backward()
+            index = self._host.enter()
+            self._session.begin_micro_batch((args, kwargs), index)
+
+    def _leave(self, module: nn.Module, _args: object, output: object) -> None:
+        if self._sees(module):
+            self._host.leave(output, self._session.begin_backward)
+            self._session.end_forward(None)
+
+    def _close_backward(self) -> None:
+        if self._host.backward_open:
+            self._host.backward_open = False
+            self._session.end_backward()
+
+    def _before_step(self, optimizer: Optimizer, *_: object) -> None:
+        if self._host.in_scaler_step:
+            return
+        self._close_backward()
+        self._session.before_step(optimizer)
+        self._host.steps += 1
+
+    def _after_step(self, optimizer: Optimizer, *_: object) -> None:
+        self._session.after_step(optimizer)
+        self._session.end_batch()
+
+    def _scaler_step(self, scaler: GradScaler) -> Any:  # noqa: ANN401 - the scaler's own signature
+        """Look before the scaler decides: on an overflow it skips the step and its hooks."""
+        inner = scaler.step
+
+        def step(optimizer: Optimizer, *args: Any, **kwargs: Any) -> float | None:
+            if not getattr(optimizer, "_step_supports_amp_scaling", False):
+                self._host.unscale_once(optimizer)
+            self._before_step(optimizer)
+            self._host.in_scaler_step = True
+            try:
+                return inner(optimizer, *args, **kwargs)
+            finally:
+                self._host.in_scaler_step = False
+                self._session.end_batch()
+
+        return step
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give what a resumed run needs; primitives only."""
+        return {part.name: part.state_dict() for part in self._session.parts}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        for part in self._session.parts:
+            if part.name in state:
+                part.load_state_dict(state[part.name])
+
+    def close(self) -> None:
+        """Flush, close the sinks and take every hook off; safe to call twice."""
+        self._session.finish()
+        self._undo()
+
+    def __enter__(self) -> Watch:
+        """Watch for the length of a block."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close, whatever happened."""
+        self.close()
+
+
+def watch(
+    model: nn.Module,
+    optimizer: Optimizer | Sequence[Optimizer],
+    *,
+    scaler: GradScaler | None = None,
+    non_finite: NonFiniteOptions | bool = True,
+    gradient_flow: GradientFlowOptions | bool = True,
+    memory: MemoryOptions | bool = True,
+    adaptive_lr: AdaptiveLearningRateOptions | bool = False,
+    backward_hooks: BackwardHooks = "sampled",
+    log_every_n_steps: int = 50,
+    byte_budget: int = 1 << 30,
+    console: bool = True,
+    sinks: Sequence[Sink] = (),
+) -> Watch:
+    """Watch a model in a plain loop.
+
+    Gradients are read when the optimizer steps: a norm that the loop clips itself is seen
+    after clipping. An active ``wandb.run`` gets metrics, alerts and pictures.
+
+    Args:
+        model: The model; data-parallel and compiled wrappers are looked through.
+        optimizer: Its optimizer, or several.
+        scaler: The gradient scaler, where the loop has one.
+        non_finite: Options, True for the defaults, False to leave it out.
+        gradient_flow: Likewise.
+        memory: Likewise.
+        adaptive_lr: Likewise; off by default, since it changes the training.
+        backward_hooks: ``"sampled"``, ``"every_step"`` or ``"module"``.
+        log_every_n_steps: Optimizer steps between two recorded steps.
+        byte_budget: Most bytes of batches held for a replay.
+        console: Tell findings on the console.
+        sinks: Sinks of your own.
+
+    Returns:
+        The handle to close.
+
+    Raises:
+        ConfigurationError: If an option cannot be meant.
+
+    Examples:
+        >>> model = nn.Linear(4, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> with watch(model, optimizer, console=False) as watched:
+        ...     model(torch.ones(2, 4)).mean().backward()
+        ...     _ = optimizer.step()
+        >>> watched.findings
+        ()
+    """
+    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    parts = choose_parts(
+        non_finite=non_finite,
+        gradient_flow=gradient_flow,
+        memory=memory,
+        adaptive_lr=adaptive_lr,
+    )
+    options = SessionOptions(backward_hooks=backward_hooks, byte_budget=byte_budget)
+    host = PlainHost(unwrap(model), optimizers, scaler, log_every_n_steps)
+    session = Session(model, parts, _sinks(sinks, console=console), host, options)
+    session.accept(optimizers)
+    return Watch(model, optimizers, session, host)
+
+
+def _sinks(own: Sequence[Sink], *, console: bool) -> list[Sink]:
+    if Ranks().rank:
+        return []
+    sinks: list[Sink] = [ConsoleSink()] if console else []
+    run: Any = getattr(sys.modules.get("wandb"), "run", None)
+    if run is not None:
+        sinks.append(WandbSink(run, scalars=True))
+    return [*sinks, *own]
