@@ -19,7 +19,7 @@ class Grid(NamedTuple):
         layers: (L,) layer names in execution order.
         steps: (C,) step of each column.
         norms: (L, C) gradient norms: +inf where NaN or Inf was seen anywhere in the
-            column's span, NaN where the layer had no gradient.
+            column's span, NaN where the layer had no gradient or its norm is unknown.
     """
 
     layers: tuple[str, ...]
@@ -71,11 +71,10 @@ class History:
             flow: Profile of the step.
         """
         rows = self._rows(flow.layers)
-        norms = np.where(flow.has_grad & ~np.isfinite(flow.grad_norm), np.inf, flow.grad_norm)
         fresh = self._open(step)
         column = self._norms[rows, len(self._steps) - 1]
-        marked = np.isinf(column) | np.isinf(norms)
-        value = norms if fresh else column
+        marked = np.isinf(column) | np.isinf(flow.grad_norm)
+        value = flow.grad_norm if fresh else column
         self._norms[rows, len(self._steps) - 1] = np.where(marked, np.inf, value)
 
     def grid(self) -> Grid:

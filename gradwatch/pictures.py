@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradwatch.history import Grid, History
-from gradwatch.readings import BoolArray, FloatArray, FlowReading
+from gradwatch.readings import FloatArray, FlowReading
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,7 +78,7 @@ def profile(flow: FlowReading, history: History) -> "Image":
     axes.yaxis.set_minor_formatter("")
     depth = np.arange(len(flow.layers), dtype=np.float64)
     _draw_band(axes, depth, flow.layers, history.grid())
-    shown = flow.has_grad & np.isfinite(flow.grad_norm) & (flow.grad_norm > 0)
+    shown = np.isfinite(flow.grad_norm) & (flow.grad_norm > 0)
     line = np.where(shown, flow.grad_norm, np.nan)
     marker = "o" if len(depth) <= MOST_LABELS else ""
     axes.plot(depth, line, color=LINE, lw=1.6, marker=marker, ms=4, label="last recorded step")
@@ -186,13 +186,11 @@ def _draw_band(axes: "Axes", depth: FloatArray, layers: tuple[str, ...], grid: G
 
 
 def _mark_edge(axes: "Axes", depth: FloatArray, flow: FlowReading) -> None:
-    bad: BoolArray = flow.has_grad & ~np.isfinite(flow.grad_norm)
-    zero = flow.has_grad & (flow.grad_norm == 0)
     edge = axes.get_xaxis_transform()
     for name, where, colour, marker in (
-        ("NaN or Inf", bad, NON_FINITE, "X"),
-        ("exactly 0", zero, ZERO, "v"),
-        ("no gradient", ~flow.has_grad, "#999999", "|"),
+        ("NaN or Inf", np.isinf(flow.grad_norm), NON_FINITE, "X"),
+        ("exactly 0", flow.grad_norm == 0, ZERO, "v"),
+        ("no gradient", np.isnan(flow.grad_norm), "#999999", "|"),
     ):
         if where.any():
             axes.scatter(

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MOST_LAYERS = 8
 MOST_FINDINGS = 5
+MOST_TOTALS = 5
 MOST_NAMES = 3
 LEAST_WIDTH = 80
 NUMBERS = ("gradient", "median", "update", "weight")
@@ -96,9 +97,9 @@ class ConsoleSink:
         self._closed = True
 
     def _summary(self, last: StepRecord) -> "list[RenderableType]":
-        totals = ", ".join(
-            f"{key} {last.scalars[key]:.4g}" for key in SHOWN_TOTALS if key in last.scalars
-        )
+        # Several optimizers have a total each: the prefix is followed by their name.
+        shown = [key for key in last.scalars if key.startswith(SHOWN_TOTALS)]
+        totals = ", ".join(f"{key} {last.scalars[key]:.4g}" for key in shown[:MOST_TOTALS])
         head = f"gradwatch: {last.step + 1:,} steps, {_count(len(self._first), 'finding')}"
         rows = self._rows()
         parts: list[RenderableType] = [f"{head}; at the last step: {totals}" if totals else head]
@@ -223,7 +224,8 @@ def _state(flow: FlowReading, i: int) -> str:
     states = {
         "frozen": flow.frozen[i],
         "no gradient": not flow.has_grad[i],
-        "NaN or Inf": not np.isfinite(flow.grad_norm[i]),
+        "NaN or Inf": np.isinf(flow.grad_norm[i]),
+        "unknown": np.isnan(flow.grad_norm[i]),
         "exactly 0": flow.grad_norm[i] == 0,
     }
     return next((name for name, holds in states.items() if holds), "")
@@ -231,7 +233,7 @@ def _state(flow: FlowReading, i: int) -> str:
 
 def _repeated(finding: Finding, count: int) -> str:
     times = f" ({count:,} times)" if count > 1 else ""
-    return f"{finding.severity}: {finding.lines()[0]}{times}"
+    return f"{finding.severity}{times}: {finding.lines()[0]}"
 
 
 def _count(number: int, noun: str) -> str:

@@ -42,8 +42,12 @@ class Run(Protocol):
     def summary(self) -> Any:  # noqa: ANN401 - a mapping of W&B's own
         """What the table of runs shows."""
 
-    def log(self, data: dict[str, Any]) -> None:
-        """Write one row of history."""
+    @property
+    def step(self) -> int:
+        """Number of the row that is being filled."""
+
+    def log(self, data: dict[str, Any], *, commit: bool) -> None:
+        """Add to the row that is being filled; with ``commit`` close it."""
 
     def alert(self, title: str, text: str, level: str, wait_duration: int) -> None:
         """Send an alert."""
@@ -104,6 +108,50 @@ class PictureClock:
         return due
 
 
+class Rows:
+    """Write rows to a run that a user may write to as well, such that none of either is dropped.
+
+    W&B drops a row whose explicit ``step=`` lies behind the run's counter, and each closed row
+    moves the counter on. So beside a user who may count for himself a row is left open, to ride
+    with the user's next one; it is closed only where the user wrote nothing until the next.
+    """
+
+    def __init__(self, run: Run, *, shared: bool) -> None:
+        """Take the run.
+
+        Args:
+            run: The run to write to.
+            shared: True where the user's own loop logs to the run, perhaps with ``step=``.
+        """
+        self._run = run
+        self._shared = shared
+        self._open_row = -1
+        self._held: set[str] = set()
+
+    def write(self, row: dict[str, Any], log_step: int) -> None:
+        """Write a row at a step of the logger's x axis.
+
+        Args:
+            row: What to write; an empty one is left out.
+            log_step: Value of ``trainer/global_step``.
+        """
+        if not row:
+            return
+        if self._shared:
+            self._make_room(set(row))
+        self._run.log({**row, X_AXIS: log_step}, commit=not self._shared)
+
+    def _make_room(self, keys: set[str]) -> None:
+        # A finished run answers this with an error, and the question after it in 30 seconds.
+        self._run.log({}, commit=False)
+        number = self._run.step
+        held = self._held if number == self._open_row else set()
+        if held & keys:
+            self._run.log({}, commit=True)
+            number, held = number + 1, set()
+        self._open_row, self._held = number, held | keys
+
+
 class WandbSink:
     """Send findings as alerts, and the gradient flow as pictures, to a W&B run.
 
@@ -139,7 +187,8 @@ class WandbSink:
         """
         self.gate = AlertGate(cooldown_steps)
         self._run = run
-        self._rows = Fuse("gradwatch: writing to W&B", tell)
+        self._rows = Rows(run, shared=scalars)
+        self._writing = Fuse("gradwatch: writing to W&B", tell)
         self._alerts = Fuse("gradwatch: sending W&B alerts", tell)
         self._keys = LayerKeys(limit) if scalars else None
         self._clock = PictureClock()
@@ -154,11 +203,11 @@ class WandbSink:
     def start(self, coverage: Sequence[Coverage]) -> None:  # noqa: ARG002 - the protocol's
         """Set the x axis of the keys, where no logger of Lightning's has done so."""
         if self._keys is not None:
-            self._rows.run(self._define_axis)
+            self._writing.run(self._define_axis)
 
     def record(self, record: StepRecord) -> None:
         """Keep the profile; draw when it is time, write scalars where asked to."""
-        self._rows.run(lambda: self._record(record))
+        self._writing.run(lambda: self._record(record))
 
     def finding(self, finding: Finding) -> None:
         """Send an alert unless one of its kind was sent lately; keep it for the table."""
@@ -173,7 +222,7 @@ class WandbSink:
         """Write last pictures, table and summary; the run itself stays open."""
         if not self._closed:
             self._closed = True
-            self._rows.run(self._write_end)
+            self._writing.run(self._write_end)
 
     def _define_axis(self) -> None:
         for prefix in PREFIXES:
@@ -182,14 +231,15 @@ class WandbSink:
     def _record(self, record: StepRecord) -> None:
         row: dict[str, Any] = {} if self._keys is None else self._keys.scalars(record)
         self._log_step = record.log_step
-        if record.scalars.get("grad/non_finite", 0) > 0:
+        # With several optimizers the key goes on with the optimizer's name.
+        if any(key.startswith("grad/non_finite") and n for key, n in record.scalars.items()):
             self._note_bad(record.step)
         if record.flow is not None:
             self._flow = record.flow
             self._history.add(record.log_step, record.flow)
         if self._clock.tick():
             row.update(self._draw())
-        self._write(row)
+        self._rows.write(row, self._log_step)
 
     def _alert(self, finding: Finding) -> None:
         self._run.alert(
@@ -201,10 +251,6 @@ class WandbSink:
 
     def _note_bad(self, step: int) -> None:
         self._bad_steps = [min([*self._bad_steps, step])]
-
-    def _write(self, row: dict[str, Any]) -> None:
-        if row:
-            self._run.log({**row, X_AXIS: self._log_step})
 
     def _draw(self) -> dict[str, Any]:
         if not self._pictures or self._flow is None:
@@ -225,7 +271,7 @@ class WandbSink:
 
             rows = [_row(finding) for finding in self._findings[:MOST_ROWS]]
             row["flow/findings"] = wandb.Table(columns=COLUMNS, data=rows)
-        self._write(row)
+        self._rows.write(row, self._log_step)
         self._run.summary.update(self._summary())
 
     def _summary(self) -> dict[str, Any]:
