@@ -87,7 +87,12 @@ def summary_of(blame: Blame) -> str:
         return f"{blame.kind} was in {blame.evidence['parameter']} before the step began"
     if "buffer" in blame.evidence:
         return f"{blame.kind} was in buffer {blame.evidence['buffer']} before the step began"
-    return f"{blame.kind} born in {blame.place}, {blame.operation}" + _bracket(_where(blame))
+    harmless = "; all gradients finite" if blame.evidence.get("bad_parameters") == 0 else ""
+    return (
+        f"{blame.kind} born in {blame.place}, {blame.operation}"
+        + _bracket(_where(blame))
+        + harmless
+    )
 
 
 def _without_birth(blame: Blame) -> str:

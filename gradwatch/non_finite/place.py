@@ -71,6 +71,8 @@ def operation_of(fault: Fault) -> str:
 
 
 def _place(operation: Operation, trace: Trace) -> Place:
+    if operation.node and operation.origin < 0:
+        return Place(ROOT)
     call = operation.call
     # In a backward, the neighbours are those of the forward operation.
     index = operation.origin if operation.origin >= 0 else operation.index

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
-from gradwatch.findings import LOSS, ROOT
+from gradwatch.findings import LOSS
 from gradwatch.layers import clean_name, clean_parameter_name
 from gradwatch.non_finite.blame import (
     NO_REPLAY,
@@ -19,6 +19,7 @@ from gradwatch.non_finite.blame import (
     ONLY_COMPILED,
     REPRODUCIBLE,
     Blame,
+    Evidence,
     Fault,
     Judge,
     Leaf,
@@ -101,7 +102,8 @@ class _Investigation:
         if fault is None:
             return self._without_fault(trace, verdict)
         blame = blame_of(fault, trace, self._held, probe)
-        return replace(blame, verdict=verdict, evidence={**blame.evidence, **self._edits(verdict)})
+        evidence = {**blame.evidence, **_count(self._suspects), **self._edits(verdict)}
+        return replace(blame, verdict=verdict, evidence=evidence)
 
     def _replay(self, mode: Watch) -> list[Tensor]:
         """Run the program once from the exact start."""
@@ -141,7 +143,7 @@ class _Investigation:
     @property
     def _compiled(self) -> bool:
         return self._suspects.compiled or any(
-            "_orig_mod" in module._modules or module._compiled_call_impl is not None  # noqa: SLF001
+            "_orig_mod" in module._modules or module._compiled_call_impl is not None
             for module in self._model.modules()
         )
 
@@ -157,26 +159,36 @@ class _Investigation:
     def _without_fault(self, trace: Trace, verdict: str) -> Blame:
         order = self._suspects.order or trace.stack.order()
         suspects = replace(self._suspects, order=order)
-        return replace(
-            _nearest(suspects, self._held), verdict=verdict, evidence=self._edits(verdict)
-        )
+        evidence = {**_count(suspects), **self._edits(verdict)}
+        return replace(_nearest(suspects, self._held), verdict=verdict, evidence=evidence)
 
-    def _edits(self, verdict: str) -> dict[str, str]:
+    def _edits(self, verdict: str) -> dict[str, Evidence]:
         told = verdict == NOT_RESTORABLE and self._edited
         return {"edited_in_place": ", ".join(self._edited)} if told else {}
 
 
 def _nearest(suspects: Suspects, held: Held | None) -> Blame:
-    names = [clean_parameter_name(name).rpartition(".")[0] or ROOT for name in suspects.parameters]
     ranks = {name: rank for rank, name in enumerate(suspects.order)}
+    names = [_owner(name, ranks) for name in suspects.parameters]
     return Blame(
         place=max(names, key=lambda name: ranks.get(name, -1), default=LOSS),
         verdict="",
         batch_index=held.batch_index if held else 0,
         micro_batch=held.micro_batch if held else 0,
         batch_size=held.size if held else None,
-        evidence={"bad_parameters": len(suspects.parameters)},
+        evidence=_count(suspects),
     )
+
+
+def _owner(parameter: str, known: Collection[str]) -> str:
+    """Name the layer of a parameter; what a parametrization holds belongs to its layer."""
+    name = clean_name(parameter.rpartition(".")[0])
+    outwards = [name.rsplit(".", cut)[0] for cut in range(name.count(".") + 1)]
+    return next((each for each in outwards if each in known), name)
+
+
+def _count(suspects: Suspects) -> dict[str, Evidence]:
+    return {"bad_parameters": len(suspects.parameters)}
 
 
 def _leaves(model: nn.Module, held: Held) -> Iterator[tuple[int, Leaf]]:

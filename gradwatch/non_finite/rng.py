@@ -48,13 +48,17 @@ class RandomState:
         """Set every generator back."""
         torch.set_rng_state(self.torch)
         for device, state in self.devices.items():
-            torch.get_device_module(device).set_rng_state(state, device)
+            # Apple's module knows one device and takes no name for it.
+            which = () if device == "mps" else (device,)
+            torch.get_device_module(device).set_rng_state(state, *which)
         random.setstate(self.python)
         np.random.set_state(self.numpy)  # noqa: NPY002 - as above
 
 
 def _device_states() -> dict[str, Tensor]:
     states: dict[str, Tensor] = {}
+    if torch.backends.mps.is_available():
+        states["mps"] = torch.mps.get_rng_state()
     for kind in ACCELERATORS:
         module = torch.get_device_module(kind)
         # Reading the generator of a device nobody uses would start its driver.

@@ -41,10 +41,12 @@ class Snapshot:
         """Copy everything that can change."""
         self._seen: dict[int, object] = {}
         self._back: list[Back] = []
-        for module in model.modules():
-            self._take(vars(module), DEEPEST)
-        for tensor in extra:
-            self._take(tensor, 1)
+        # Breadth first: everything is met on its shortest way, at its greatest depth.
+        near: deque[tuple[Any, int]] = deque((vars(each), DEEPEST) for each in model.modules())
+        near.extend((tensor, 1) for tensor in extra)
+        while near:
+            value, depth = near.popleft()
+            near.extend((inner, depth - 1) for inner in self._take(value) if depth > 1)
 
     def restore(self) -> None:
         """Put everything back."""
@@ -52,16 +54,16 @@ class Snapshot:
             for back in self._back:
                 back()
 
-    def _take(self, value: Any, depth: int) -> None:  # noqa: ANN401 - any attribute of a module
-        if depth == 0 or isinstance(value, SCALARS) or id(value) in self._seen:
-            return
+    def _take(self, value: Any) -> list[Any]:  # noqa: ANN401 - any attribute of a module
+        """Learn the way back of one object; give what it holds."""
+        if isinstance(value, SCALARS) or id(value) in self._seen:
+            return []
         taken = next((take for kinds, take in _TAKERS if isinstance(value, kinds)), _take_object)
         # Kept alive: the address of a freed object may be given to another one.
         self._seen[id(value)] = value
         back, inner = taken(value)
         self._back += back
-        for each in inner:
-            self._take(each, depth - 1)
+        return inner
 
 
 @contextmanager

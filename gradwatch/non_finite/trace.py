@@ -74,6 +74,7 @@ class Trace(Watch):  # type: ignore[no-untyped-call] # torch has no types here
         self.names: list[str] = []
         self.calls: list[Call] = []
         self._nodes: dict[tuple[int, int], int] = {}
+        self._claimed: dict[int, int] = {}
         self._home = threading.get_ident()
 
     def attach(self) -> Undo:
@@ -118,9 +119,7 @@ class Trace(Watch):  # type: ignore[no-untyped-call] # torch has no types here
 
     def _locate(self, index: int) -> tuple[Call, str, int]:
         """Say where an operation stands; in a backward, where its forward stood."""
-        number = _get_sequence_nr() - 1
-        # The node of this operation exists already, so the counter is one ahead.
-        self._nodes.setdefault((threading.get_ident(), number), index)
+        self._claim_nodes(index)
         call = self.stack.top
         node: Any = torch._C._current_autograd_node()  # noqa: SLF001 - no public way to ask
         # A checkpoint's second run has a node too, but stands in a call begun under it.
@@ -129,6 +128,16 @@ class Trace(Watch):  # type: ignore[no-untyped-call] # torch has no types here
         origin = self._origin(node)
         stands = self.calls[origin] if origin >= 0 else self.stack.outermost
         return stands, str(node.name()), origin
+
+    def _claim_nodes(self, index: int) -> None:
+        """Note that the nodes made since the last operation are this operation's.
+
+        They exist before it is dispatched: one as a rule, one a level under torch.func.
+        """
+        thread, following = threading.get_ident(), _get_sequence_nr()
+        for number in range(self._claimed.get(thread, following - 1), following):
+            self._nodes[thread, number] = index
+        self._claimed[thread] = following
 
     def _origin(self, node: Any) -> int:  # noqa: ANN401 - an autograd node has no public type
         number = node._sequence_nr()  # noqa: SLF001 - no public way to ask
