@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from gradwatch import adaptive_lr
 from gradwatch.adaptive_lr import AdaptiveLearningRateOptions
 from gradwatch.callbacks.base import MonitorCallback
+from gradwatch.callbacks.outputs import Configuration
 from gradwatch.sinks.protocol import Sink
 
 
@@ -22,4 +23,6 @@ class AdaptiveLearningRate(MonitorCallback):
         self, options: AdaptiveLearningRateOptions | None = None, *, sinks: Sequence[Sink] = ()
     ) -> None:
         """Configure; nothing is attached before a fit."""
-        super().__init__((adaptive_lr.AdaptiveLearningRate(options),), sinks=sinks)
+        super().__init__(
+            (adaptive_lr.AdaptiveLearningRate(options),), Configuration(sinks=tuple(sinks))
+        )

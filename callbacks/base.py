@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwatch.callbacks.bases import CallbackBase
 from gradwatch.callbacks.host import LightningHost
-from gradwatch.callbacks.outputs import sinks_of
+from gradwatch.callbacks.outputs import Configuration, sinks_of
 from gradwatch.callbacks.wiring import attach
 from gradwatch.errors import ConfigurationError, NonFiniteGradientError
 from gradwatch.session import Session, SessionOptions
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from gradwatch.findings import Finding
     from gradwatch.parts import Part
-    from gradwatch.sinks.protocol import Sink
 
 
 class MonitorCallback(CallbackBase):
@@ -28,30 +27,14 @@ class MonitorCallback(CallbackBase):
 
     Args:
         parts: What is watched.
-        sinks: Sinks of the user's own, beside loggers, console and run record.
-        console: Tell findings on the console.
-        record: Write the run record beside the logs.
-        options: How the session measures.
-        checkpoint: Keep intact weights when a non-finite gradient stops training.
+        configuration: How it is measured and told.
     """
 
-    def __init__(
-        self,
-        parts: Sequence[Part],
-        *,
-        sinks: Sequence[Sink] = (),
-        console: bool = True,
-        record: bool = True,
-        options: SessionOptions | None = None,
-        checkpoint: bool = True,
-    ) -> None:
+    def __init__(self, parts: Sequence[Part], configuration: Configuration) -> None:
         """Keep the configuration; nothing is attached before a fit."""
         super().__init__()
         self.parts = tuple(parts)
-        self.sinks = tuple(sinks)
-        self._console, self._record = console, record
-        self._options = options or SessionOptions()
-        self._checkpoint = checkpoint
+        self.configuration = configuration
         self._session: Session | None = None
         self._host: LightningHost | None = None
         self._undo = Undo()
@@ -85,18 +68,11 @@ class MonitorCallback(CallbackBase):
         if together[0] is not self:
             return
         self._close()
-        host = LightningHost(trainer, checkpoint=all(c._checkpoint for c in together))
-        sinks = sinks_of(
-            trainer,
-            console=all(callback._console for callback in together),
-            record=all(callback._record for callback in together),
-        )
-        if trainer.is_global_zero:
-            sinks += [sink for callback in together for sink in callback.sinks]
+        joint = _joined([callback.configuration for callback in together])
         parts = [part for callback in together for part in callback.parts]
-        options = next((c._options for c in together if c._options != SessionOptions()), None)
-        session = Session(pl_module, parts, sinks, host, options or SessionOptions())
-        session.accept(trainer.optimizers)
+        host = LightningHost(trainer, checkpoint=joint.checkpoint)
+        session = Session(pl_module, parts, sinks_of(trainer, joint), host, joint.options)
+        session.jury.accept(trainer.optimizers)
         self._session, self._host = session, host
         self._undo.add(attach(trainer, session, host))
 
@@ -140,9 +116,10 @@ class MonitorCallback(CallbackBase):
         del pl_module
         session, host = self._session, self._host
         self._close()
-        if session is not None and host is not None and self._checkpoint:
-            if isinstance(exception, NonFiniteGradientError):
-                trainer.save_checkpoint(host.checkpoint_path(exception.finding.step))
+        if session is None or host is None or not host.keeps_checkpoint:
+            return
+        if isinstance(exception, NonFiniteGradientError):
+            trainer.save_checkpoint(host.checkpoint_path(exception.finding.step))
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Take everything off."""
@@ -169,9 +146,23 @@ class MonitorCallback(CallbackBase):
         return {**self.__dict__, **detached}
 
 
+def _joined(configurations: Sequence[Configuration]) -> Configuration:
+    """Unite what several callbacks of one Trainer want; the first that measures otherwise wins."""
+    usual = SessionOptions()
+    options = (own.options for own in configurations if own.options != usual)
+    return Configuration(
+        sinks=tuple(sink for own in configurations for sink in own.sinks),
+        console=all(own.console for own in configurations),
+        record=all(own.record for own in configurations),
+        options=next(options, usual),
+        checkpoint=all(own.checkpoint for own in configurations),
+    )
+
+
 def monitors(trainer: pl.Trainer) -> list[MonitorCallback]:
     """Give a Trainer's gradwatch callbacks in their order."""
-    return [callback for callback in trainer.callbacks if isinstance(callback, MonitorCallback)]
+    callbacks: Sequence[object] = trainer.callbacks  # type: ignore[attr-defined]
+    return [callback for callback in callbacks if isinstance(callback, MonitorCallback)]
 
 
 def _twice(part: str, first: MonitorCallback, second: MonitorCallback) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradwatch.callbacks.base import MonitorCallback
+from gradwatch.callbacks.outputs import Configuration
 from gradwatch.gradient_flow import GradientFlow, GradientFlowOptions
 from gradwatch.sinks.protocol import Sink
 
@@ -21,4 +22,4 @@ class GradientFlowMonitor(MonitorCallback):
         self, options: GradientFlowOptions | None = None, *, sinks: Sequence[Sink] = ()
     ) -> None:
         """Configure; nothing is attached before a fit."""
-        super().__init__((GradientFlow(options),), sinks=sinks)
+        super().__init__((GradientFlow(options),), Configuration(sinks=tuple(sinks)))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from gradwatch.adaptive_lr import AdaptiveLearningRateOptions
 from gradwatch.callbacks.base import MonitorCallback
+from gradwatch.callbacks.outputs import Configuration
 from gradwatch.choose import choose_parts
 from gradwatch.gradient_flow import GradientFlowOptions
 from gradwatch.memory import MemoryOptions
@@ -62,11 +63,11 @@ class GradWatch(MonitorCallback):
             memory=memory,
             adaptive_lr=adaptive_lr,
         )
-        super().__init__(
-            parts,
-            sinks=sinks,
+        configuration = Configuration(
+            sinks=tuple(sinks),
             console=console,
             record=record,
             options=SessionOptions(backward_hooks=backward_hooks, byte_budget=byte_budget),
             checkpoint=not isinstance(non_finite, NonFiniteOptions) or non_finite.checkpoint,
         )
+        super().__init__(parts, configuration)

@@ -35,6 +35,7 @@ class LightningHost:
         checkpoint: Whether intact weights are kept when training is stopped.
 
     Attributes:
+        keeps_checkpoint: Whether intact weights are kept when training is stopped.
         arity: Number of arguments of the last training step.
         steps_in_batch: Optimizer steps begun in the present batch.
     """
@@ -42,7 +43,7 @@ class LightningHost:
     def __init__(self, trainer: pl.Trainer, *, checkpoint: bool) -> None:
         """Keep a weak reference."""
         self._trainer = weakref.ref(trainer)
-        self._checkpoint = checkpoint
+        self.keeps_checkpoint = checkpoint
         self.arity = 2
         self.steps_in_batch = 0
 
@@ -58,11 +59,12 @@ class LightningHost:
     def clock(self) -> Clock:
         """Tell step, logger axis and batch index."""
         loop = self.trainer.fit_loop.epoch_loop
-        return Clock(self.trainer.global_step, loop._batches_that_stepped, loop.batch_idx)
+        x_axis = loop._batches_that_stepped  # noqa: SLF001 - the step Lightning logs at
+        return Clock(self.trainer.global_step, x_axis, loop.batch_idx)
 
     def is_logged(self, log_step: int) -> bool:
         """Follow the Trainer's own ``log_every_n_steps``."""
-        interval = self.trainer.log_every_n_steps
+        interval: int = self.trainer.log_every_n_steps  # type: ignore[attr-defined]
         return interval > 0 and (log_step + 1) % interval == 0
 
     def manual_loss(self, session: Session, loss: Tensor) -> None:
@@ -98,8 +100,9 @@ class LightningHost:
 
     def _clips_otherwise(self) -> bool:
         module = self.trainer.lightning_module
+        name = "configure_gradient_clipping"
         base = next(cls for cls in type(module).__mro__ if cls.__name__ == "LightningModule")
-        own = type(module).configure_gradient_clipping is not base.configure_gradient_clipping
+        own = getattr(type(module), name) is not getattr(base, name)
         by_value = str(self.trainer.gradient_clip_algorithm or "norm").rpartition(".")[2].lower()
         return own or (bool(self.trainer.gradient_clip_val) and by_value == "value")
 
@@ -122,7 +125,7 @@ class LightningHost:
 
     def announce_checkpoint(self, step: int) -> str:
         """Say where the intact weights go, for the error message."""
-        if not self._checkpoint:
+        if not self.keeps_checkpoint:
             return ""
         path = self.checkpoint_path(step)
         return f"  intact    weights from before this step: {path} (resumes at this batch)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradwatch.callbacks.base import MonitorCallback
+from gradwatch.callbacks.outputs import Configuration
 from gradwatch.memory import MemoryDelta, MemoryOptions
 from gradwatch.sinks.protocol import Sink
 
@@ -19,4 +20,4 @@ class MemoryDeltaMonitor(MonitorCallback):
 
     def __init__(self, options: MemoryOptions | None = None, *, sinks: Sequence[Sink] = ()) -> None:
         """Configure; nothing is attached before a fit."""
-        super().__init__((MemoryDelta(options),), sinks=sinks)
+        super().__init__((MemoryDelta(options),), Configuration(sinks=tuple(sinks)))

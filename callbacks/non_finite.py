@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gradwatch.callbacks.base import MonitorCallback
+from gradwatch.callbacks.outputs import Configuration
 from gradwatch.non_finite.monitor import NonFinite
 from gradwatch.non_finite.policy import NonFiniteOptions
 from gradwatch.session import SessionOptions
@@ -29,5 +30,9 @@ class NonFiniteMonitor(MonitorCallback):
     ) -> None:
         """Configure; nothing is attached before a fit."""
         part = NonFinite(options)
-        checkpoint = part.options.checkpoint
-        super().__init__((part,), sinks=sinks, options=measuring, checkpoint=checkpoint)
+        configuration = Configuration(
+            sinks=tuple(sinks),
+            options=measuring or SessionOptions(),
+            checkpoint=part.options.checkpoint,
+        )
+        super().__init__((part,), configuration)

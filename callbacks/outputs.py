@@ -1,38 +1,57 @@
-"""Which sinks a Trainer's loggers, console and log folder ask for."""
+"""How a callback measures and tells, and which sinks a Trainer's loggers ask for."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+from gradwatch.session import SessionOptions
 from gradwatch.sinks.console import ConsoleSink
-from gradwatch.sinks.loggers import LoggerSink
+from gradwatch.sinks.loggers import LoggerSink, MetricsLogger
+from gradwatch.sinks.protocol import Sink
 from gradwatch.sinks.record import RunRecordSink
 from gradwatch.sinks.wandb import WandbSink, wandb_run
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
 
-    from gradwatch.sinks.protocol import Sink
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """How a callback measures and tells.
+
+    Attributes:
+        sinks: Sinks of the user's own, beside loggers, console and run record.
+        console: Tell findings on the console.
+        record: Write the run record beside the logs.
+        options: How the session measures.
+        checkpoint: Keep intact weights when a non-finite gradient stops training.
+    """
+
+    sinks: tuple[Sink, ...] = ()
+    console: bool = True
+    record: bool = True
+    options: SessionOptions = field(default_factory=SessionOptions)
+    checkpoint: bool = True
 
 
-def sinks_of(trainer: pl.Trainer, *, console: bool, record: bool) -> list[Sink]:
+def sinks_of(trainer: pl.Trainer, configuration: Configuration) -> list[Sink]:
     """Make the sinks of a run; none on ranks other than 0.
 
     Args:
         trainer: The Trainer.
-        console: Tell findings on the console.
-        record: Write the run record beside the logs.
+        configuration: What is wanted beside the loggers.
     """
     if not trainer.is_global_zero:
         return []
-    sinks: list[Sink] = [LoggerSink(trainer.loggers)]
+    sinks: list[Sink] = [LoggerSink(cast("list[MetricsLogger]", trainer.loggers))]
     run = wandb_run(trainer.loggers)
     if run is not None:
         sinks.append(WandbSink(run))
-    if console:
+    if configuration.console:
         sinks.append(ConsoleSink(write=trainer.print))
-    if record and not getattr(trainer, "fast_dev_run", False):
+    if configuration.record and not getattr(trainer, "fast_dev_run", False):
         root = trainer.log_dir or trainer.default_root_dir
         sinks.append(RunRecordSink(Path(root) / "gradwatch" / "record.jsonl"))
-    return sinks
+    return [*sinks, *configuration.sinks]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import torch
 from lightning.pytorch.loggers.logger import DummyLogger
 from torch import Tensor
 
+from gradwatch.non_finite.program import Roots, each_root
 from gradwatch.undo import Undo, patch_instance
 
 if TYPE_CHECKING:
@@ -41,11 +43,13 @@ class AutomaticProgram:
         if loss is None:
             message = "the training step returned no loss when it was run again"
             raise ValueError(message)
-        return _scaled(self._trainer, loss / self._trainer.accumulate_grad_batches, self._unscaled)
+        loss = loss / self._trainer.accumulate_grad_batches
+        return loss if self._unscaled else _scaled(self._trainer, loss)
 
-    def backward(self, roots: Tensor) -> None:
+    def backward(self, roots: Roots) -> None:
         """Run the module's own backward, without the strategy's callbacks."""
-        self._trainer.lightning_module.backward(roots)
+        (loss,) = each_root(roots)
+        self._trainer.lightning_module.backward(loss)
 
 
 class _Stopped(BaseException):
@@ -76,15 +80,15 @@ class ManualProgram:
     def forward(self) -> Tensor:
         """Run the training step, its backwards included, and give the last loss."""
         self._begun, self._loss = 0, None
-        with _unnoticed(self._trainer), self._muted(), contextlib.suppress(_Stopped):
-            with self._trainer.precision_plugin.train_step_context():
-                self._trainer.lightning_module.training_step(*self._arguments)
+        half = self._trainer.precision_plugin.train_step_context()
+        with _unnoticed(self._trainer), self._muted(), contextlib.suppress(_Stopped), half:
+            self._trainer.lightning_module.training_step(*self._arguments)
         if self._loss is None:
             message = "the training step ran no backward when it was run again"
             raise ValueError(message)
         return self._loss
 
-    def backward(self, roots: Tensor) -> None:
+    def backward(self, roots: Roots) -> None:
         """Do nothing: the training step has run its backwards itself."""
 
     @contextlib.contextmanager
@@ -104,19 +108,19 @@ class ManualProgram:
             raise _Stopped
 
     def _backward(self, loss: Tensor, _optimizer: object, *args: Any, **kwargs: Any) -> None:
-        self._loss = _scaled(self._trainer, loss, self._unscaled)
-        self._loss.backward(*args, **kwargs)
+        self._loss = loss if self._unscaled else _scaled(self._trainer, loss)
+        torch.autograd.backward(self._loss, *args, **kwargs)
 
 
 def _schedulers_restored(trainer: pl.Trainer) -> Undo:
     undo = Undo()
     for config in trainer.lr_scheduler_configs:
         saved = copy.deepcopy(config.scheduler.state_dict())
-        undo.add(lambda scheduler=config.scheduler, saved=saved: scheduler.load_state_dict(saved))
+        undo.add(functools.partial(config.scheduler.load_state_dict, saved))
     for optimizer in trainer.optimizers:
         for group in optimizer.param_groups:
             own = {name: value for name, value in group.items() if name != "params"}
-            undo.add(lambda group=group, own=own: group.update(own))
+            undo.add(functools.partial(group.update, own))
     return undo
 
 
@@ -124,9 +128,9 @@ def _loss_of(output: Tensor | Mapping[str, Any] | None) -> Tensor | None:
     return output if output is None or isinstance(output, Tensor) else output.get("loss")
 
 
-def _scaled(trainer: pl.Trainer, loss: Tensor, unscaled: bool) -> Tensor:
+def _scaled(trainer: pl.Trainer, loss: Tensor) -> Tensor:
     scaler: torch.amp.GradScaler | None = getattr(trainer.precision_plugin, "scaler", None)
-    if unscaled or scaler is None or not scaler.is_enabled():
+    if scaler is None or not scaler.is_enabled():
         return loss
     return scaler.scale(loss)
 
@@ -136,7 +140,7 @@ def _unnoticed(trainer: pl.Trainer) -> Iterator[None]:
     """Keep Lightning's logging and progress from noticing a second run of a training step."""
     module, loop = trainer.lightning_module, trainer.fit_loop.epoch_loop
     with ExitStack() as stack:
-        results = copy.copy(loop._results)
+        results = copy.copy(loop._results)  # noqa: SLF001 - what self.log writes into
         results.clear()
         stack.callback(patch_instance(loop, "_results", results))
         stack.callback(patch_instance(module, "_current_fx_name", "training_step"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -11,7 +12,7 @@ from gradwatch.errors import ConfigurationError
 from gradwatch.undo import Undo, patch_instance
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     import lightning.pytorch as pl
     from torch.optim import Optimizer
@@ -82,5 +83,5 @@ def _batch_index(args: tuple[Any, ...]) -> int:
 
 
 def _loss(output: Tensor | Mapping[str, Any] | None) -> Tensor | None:
-    loss = output.get("loss") if hasattr(output, "get") else output
+    loss = output.get("loss") if isinstance(output, Mapping) else output
     return loss if isinstance(loss, Tensor) else None

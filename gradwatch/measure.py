@@ -187,6 +187,13 @@ class OptimizerView:
         united[~self._any(known)] = np.nan
         return united
 
+    def gradient_groups(self) -> list[NormGroup]:
+        """Measure the gradients as they are now, after whatever clipped them."""
+        present, grads = self._gradients()
+        if present != self._present or self._plans is None:
+            return []
+        return self._plans[0].measure(grads)
+
     def copies(self) -> list[Tensor]:
         """Copy the parameters that have a gradient, to see what the update does to them."""
         return [self.parameters[position].detach().clone() for position in self._present]
@@ -230,7 +237,8 @@ class OptimizerView:
 
     def _per_layer_sum(self, values: FloatArray) -> FloatArray:
         layer = self._layer[self._present]
-        return np.bincount(layer, weights=values, minlength=len(self.layers))
+        summed = np.bincount(layer, weights=values, minlength=len(self.layers))
+        return np.asarray(summed, dtype=np.float64)
 
 
 def united_norms(norms: FloatArray, place: IntArray, count: int) -> FloatArray:
@@ -271,7 +279,7 @@ def collect(
     """
     result = np.full(count, np.nan)
     for number, group in enumerate(groups):
-        result[group.index] = values[f"{name}/{number}"]
+        result[group.places] = values[f"{name}/{number}"]
     return result
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor, Shard
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -29,11 +30,11 @@ class NormGroup(NamedTuple):
     """Norms of tensors that share device and dtype.
 
     Attributes:
-        index: (K,) positions among the tensors that were measured.
+        places: (K,) positions among the tensors that were measured.
         values: (K,) norms on the device.
     """
 
-    index: IntArray
+    places: IntArray
     values: Tensor
 
 
@@ -42,7 +43,7 @@ def measurable(tensor: Tensor | None) -> bool:
 
     ``None``, integer, boolean and uninitialised (lazy) tensors are left out.
     """
-    if tensor is None or isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
+    if tensor is None or isinstance(tensor, UninitializedParameter | UninitializedBuffer):
         return False
     return tensor.is_floating_point() or tensor.is_complex()
 
@@ -86,7 +87,9 @@ def scaled_norm(tensor: Tensor) -> Tensor:
     usable = (peak > 0) & peak.isfinite()
     safe = torch.where(usable, peak, torch.ones_like(peak))
     norm = torch.linalg.vector_norm(work / safe)
-    return norm * safe if work.device.type == "mps" else norm.double() * safe.double()
+    wide = work.device.type != "mps"
+    true: Tensor = norm.double() * safe.double() if wide else norm * safe
+    return true
 
 
 class NormPlan:
@@ -156,12 +159,12 @@ def _fast(tensors: list[Tensor]) -> Tensor:
 def _whole_of_shards(
     group: NormGroup, tensors: Sequence[Tensor], sharded: Collection[int]
 ) -> NormGroup:
-    """Add up local squares over the ranks that hold shards: one all-reduce a group and mesh axis."""
+    """Add up local squares over the ranks that hold shards, one all-reduce a mesh axis."""
     if not sharded:
         return group
     squares = group.values.double().square()
     axes: dict[object, list[int]] = {}
-    for place, position in enumerate(group.index):
+    for place, position in enumerate(group.places):
         tensor = tensors[position]
         if isinstance(tensor, DTensor):
             for axis, placement in enumerate(tensor.placements):
@@ -169,6 +172,6 @@ def _whole_of_shards(
                     axes.setdefault(tensor.device_mesh.get_group(axis), []).append(place)
     for ranks, places in axes.items():
         local = squares[places]
-        torch.distributed.all_reduce(local, group=ranks)  # type: ignore[arg-type]
+        torch.distributed.all_reduce(local, group=ranks)
         squares[places] = local
-    return NormGroup(group.index, squares.sqrt())
+    return NormGroup(group.places, squares.sqrt())

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gradwatch.non_finite.blame import Blame
     from gradwatch.readings import StepReading
 
+Action = Literal["proceed", "skip", "raise"]
 Border = Literal["before_forward", "after_forward", "after_backward", "after_step"]
 
 
@@ -92,7 +93,7 @@ class Verdict(NamedTuple):
         findings: What to tell.
     """
 
-    action: Literal["proceed", "skip", "raise"] = "proceed"
+    action: Action = "proceed"
     findings: tuple[Finding, ...] = ()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -87,7 +88,7 @@ class PlainHost:
 
         for slot, tensor in enumerate(tensors):
             if tensor.requires_grad and not tensor.is_leaf:
-                tensor.register_hook(lambda grad, slot=slot: arrived(slot, grad))
+                tensor.register_hook(functools.partial(arrived, slot))
 
     def clock(self) -> Clock:
         """Tell steps begun and forwards seen."""
@@ -114,7 +115,7 @@ class PlainHost:
         """Unscale as the scaler's own step would, unless the loop has done so already."""
         if self.scaler is None or not self.scaler.is_enabled():
             return
-        state = self.scaler._per_optimizer_states[id(optimizer)]
+        state = self.scaler._per_optimizer_states[id(optimizer)]  # noqa: SLF001 - no public way
         if state["stage"].name == "READY":
             self.scaler.unscale_(optimizer)
 
@@ -135,7 +136,7 @@ class PlainHost:
         if unscaled and self.scaler is not None:
             if not all(bool(grad.isfinite().all()) for grad in known):
                 return SCALE_OVERFLOW
-            factor = self.scaler._scale
+            factor = self.scaler.get_scale()
             grads = [None if grad is None else grad / factor for grad in grads]
         args, kwargs = held.batch
         return ModelProgram(self._model, args, kwargs, grads)

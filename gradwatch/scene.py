@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradwatch.non_finite.replay import Suspects, fallback, investigate
+from gradwatch.non_finite.program import Suspects
+from gradwatch.non_finite.replay import fallback, investigate
 from gradwatch.parts import Answer
 
 if TYPE_CHECKING:

@@ -15,20 +15,20 @@ import torch
 
 from gradwatch.cuts import CutProbe
 from gradwatch.errors import (
-    ConfigurationError,
     GradwatchError,
     NonFiniteGradientError,
     one_of,
     positive,
 )
 from gradwatch.hooks import Taps
+from gradwatch.jury import Jury
 from gradwatch.layers import LayerMap, execution_order, unwrap
 from gradwatch.measure import OptimizerView
-from gradwatch.parts import Needs, Verdict
+from gradwatch.pending import Ledger, Pending
 from gradwatch.ranks import Ranks
 from gradwatch.scene import StepScene, drop_gradients
 from gradwatch.stale import StaleWatch
-from gradwatch.step import OFF, Pending, StepInputs, TapReadings
+from gradwatch.step import OFF, StepInputs, TapReadings
 from gradwatch.telling import Teller, broken
 from gradwatch.transfer import Transfer
 from gradwatch.undo import Undo
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from gradwatch.findings import Finding
     from gradwatch.host import Host
-    from gradwatch.parts import Border, Part
+    from gradwatch.parts import Part, Verdict
     from gradwatch.readings import FloatArray, StepReading
     from gradwatch.sinks.protocol import Sink
 
@@ -81,7 +81,7 @@ def contained(
     """Keep an error inside the session from taking the run down: told once, then off."""
 
     @functools.wraps(event)
-    def safe(self: Session, *args: P.args, **kwargs: P.kwargs) -> T | None:
+    def safe(self: Session, /, *args: P.args, **kwargs: P.kwargs) -> T | None:
         if self.off or self.busy:
             return None
         try:
@@ -120,12 +120,14 @@ class Session:
         options: SessionOptions,
     ) -> None:
         """Walk the model; nothing is attached yet."""
-        self.model, self.host, self.parts = unwrap(model), host, list(parts)
+        self.model, self.host = unwrap(model), host
         self.findings: list[Finding] = []
         self.off = self.busy = False
         self._options = options
-        self._needs = functools.reduce(Needs.__or__, (p.needs for p in parts), Needs(norms=False))
         self._teller = Teller(sinks)
+        self.jury = Jury(parts, self._tell)
+        self._needs = self.jury.needs
+        self._ledger = Ledger(self.jury.scalars, with_flow=self._needs.flow)
         self._ranks = Ranks()
         self._layers = LayerMap(self.model)
         self._order = self._layers.names
@@ -133,30 +135,13 @@ class Session:
         self.window = Window(self.model, keep=keep, byte_budget=options.byte_budget)
         self._stale = StaleWatch()
         self._views: dict[int, OptimizerView] = {}
-        self._pending: list[Pending] = []
         native = options.backward_hooks == "module"
         self._taps = Taps(self.model, self._layers.layers, native=native)
         self._cuts = CutProbe(self.model)
         self._untap = Undo()
         self._steps = 0
         self._agreed = False
-        for part in self.parts:
-            part.start(self._order)
-
-    def accept(self, optimizers: Sequence[Optimizer]) -> None:
-        """Ask every part whether it can work with the optimizers.
-
-        Args:
-            optimizers: The optimizers of the run.
-
-        Raises:
-            ConfigurationError: If a part cannot, with its reason.
-        """
-        for part in self.parts:
-            for optimizer in optimizers:
-                reason = part.refuse(optimizer)
-                if reason:
-                    raise ConfigurationError(f"{part.name}: {reason}")
+        self.jury.start(self._order)
 
     @contained
     def begin_micro_batch(self, batch: Any, batch_index: int) -> None:  # noqa: ANN401
@@ -170,7 +155,7 @@ class Session:
             self.window.clear()
         self.window.begin(batch, batch_index)
         self._tap()
-        self._border("before_forward")
+        self.jury.border("before_forward")
 
     def _tap(self) -> None:
         every = self._options.backward_hooks != "sampled"
@@ -190,7 +175,7 @@ class Session:
         """
         if loss is not None:
             self.observe_loss(loss)
-        self._border("after_forward")
+        self.jury.border("after_forward")
 
     @contained
     def observe_loss(self, loss: Tensor) -> None:
@@ -216,10 +201,7 @@ class Session:
     def end_backward(self) -> None:
         """Notice that a backward is done."""
         self.window.backward_done()
-        self._border("after_backward")
-
-    def _border(self, border: Border) -> None:
-        self._each_part(lambda part: part.border(border))
+        self.jury.border("after_backward")
 
     def before_step(self, optimizer: Optimizer) -> None:
         """Measure, judge and decide, just before an optimizer's update.
@@ -251,14 +233,13 @@ class Session:
 
     def _decide(self, optimizer: Optimizer, reading: StepReading, flagged: float) -> None:
         verdict = self._guard(reading, flagged)
-        for part in list(self.parts):
-            self._tell(self._of_part(part, lambda part=part: part.judge(reading), ()))
+        self.jury.judge(reading)
         if verdict.action == "raise":
             self._raise(verdict.findings[-1])
         if verdict.action == "skip":
             drop_gradients(optimizer)
         elif not reading.non_finite:
-            self._each_part(lambda part: part.before_update(optimizer, reading))
+            self.jury.before_update(optimizer, reading)
         self._await_update(optimizer, reading)
 
     def _read(self, optimizer: Optimizer) -> tuple[StepReading, float]:
@@ -274,15 +255,15 @@ class Session:
             called=self._taps.calls,
             cuts=tuple(self._cuts.cuts),
             stale=self._stale,
-            pending=tuple(self._pending),
             logged=self.host.is_logged(clock.log_step) or self._steps == 0,
             norms=self._needs.norms,
         )
         transfer = Transfer()
+        self._ledger.load(transfer)
         inputs.load(transfer, self._ranks)
         self._agreed = True
         values = transfer.fetch()
-        self._tell_pending(values, last=False)
+        self._record(values, last=False)
         reading = inputs.unload(values, self._layers.owners)
         self._stale.stepped(view.parameters)
         return reading, float(values["trouble"][0]) if "trouble" in values else 0.0
@@ -312,16 +293,11 @@ class Session:
             flagged=flagged,
             order=self._order,
         )
-        verdict = Verdict()
         self.busy = True
         try:
-            for part in list(self.parts):
-                own = self._of_part(part, lambda part=part: part.guard(reading, scene), Verdict())
-                self._tell(own.findings)
-                verdict = own if own.action != "proceed" else verdict
+            return self.jury.guard(reading, scene)
         finally:
             self.busy = False
-        return verdict
 
     def _raise(self, finding: Finding) -> None:
         kept = self.host.announce_checkpoint(finding.step)
@@ -329,9 +305,15 @@ class Session:
         raise NonFiniteGradientError(message, finding)
 
     def _await_update(self, optimizer: Optimizer, reading: StepReading) -> None:
-        view = self._views.get(id(optimizer)) or self._view(optimizer)
-        copies = view.copies() if reading.logged and self._needs.flow else None
-        self._pending.append(Pending(reading=reading, view=view, copies=copies))
+        view = self._view(optimizer)
+        wanted = reading.logged and self._needs.flow
+        pending = Pending(
+            reading=reading,
+            view=view,
+            copies=view.copies() if wanted else None,
+            measure_clipped=wanted and self.host.measures_clipped(),
+        )
+        self._ledger.add(optimizer, pending)
 
     @contained
     def after_step(self, optimizer: Optimizer) -> None:
@@ -340,59 +322,23 @@ class Session:
         Args:
             optimizer: The optimizer that stepped.
         """
-        view = self._views.get(id(optimizer))
-        for pending in self._pending:
-            if pending.view is view:
-                pending.updated()
-        self._border("after_step")
-        self._settle_scalars()
-
-    def _settle_scalars(self) -> None:
-        for pending in self._pending:
-            if pending.scalars is None:
-                pending.copies = None
-                pending.scalars = self._scalars()
-
-    def _scalars(self) -> dict[str, float]:
-        merged: dict[str, float] = {}
-        for part in list(self.parts):
-            merged.update(self._of_part(part, part.scalars, {}))
-        return merged
+        self._ledger.updated(optimizer)
+        self.jury.border("after_step")
+        self._ledger.settle()
 
     @contained
     def end_batch(self) -> None:
         """Notice that a batch is over: nothing of its hooks and rates outlives it."""
         self._untap()
-        self._each_part(lambda part: part.after_batch())
+        self.jury.after_batch()
 
-    def _tell_pending(self, values: Mapping[str, FloatArray], *, last: bool) -> None:
-        self._settle_scalars()
-        for number, pending in enumerate(self._pending):
-            if last or pending.reading.logged:
-                record = pending.record(values, number, with_flow=self._needs.flow)
-                self._teller.record(record)
-        self._pending = []
+    def _record(self, values: Mapping[str, FloatArray], *, last: bool) -> None:
+        for record in self._ledger.records(values, last=last):
+            self._teller.record(record)
 
-    def _tell(self, findings: Sequence[Finding]) -> None:
-        for finding in findings:
-            self.findings.append(finding)
-            self._teller.finding(finding)
-
-    def _each_part(self, call: Callable[[Part], None]) -> None:
-        for part in list(self.parts):
-            self._of_part(part, lambda part=part: call(part), None)
-
-    def _of_part(self, part: Part, call: Callable[[], T], default: T) -> T:
-        """Ask a part; one that raises is told about once and left out from then on."""
-        try:
-            return call()
-        except GradwatchError:
-            raise
-        except Exception as error:
-            log.debug("part %s failed", part.name, exc_info=True)
-            self.parts.remove(part)
-            self._tell([broken(part.name, error, self.host.clock().step)])
-            return default
+    def _tell(self, finding: Finding) -> None:
+        self.findings.append(finding)
+        self._teller.finding(finding)
 
     def switch_off(self, error: Exception) -> None:
         """Take the session off for the rest of the run and say so once.
@@ -403,8 +349,8 @@ class Session:
         log.debug("session failed", exc_info=error)
         self.off = True
         self._untap()
-        self._each_part(lambda part: part.after_batch())
-        self._tell([broken("gradwatch", error, self.host.clock().step)])
+        self.jury.after_batch()
+        self._tell(broken("gradwatch", error, self._steps))
 
     def finish(self) -> None:
         """Flush what waits for a transfer, tell the last step, close the sinks; once."""
@@ -416,11 +362,10 @@ class Session:
 
     @contained
     def _finish(self) -> None:
-        self._each_part(lambda part: part.after_batch())
+        self.jury.after_batch()
         transfer = Transfer()
-        for number, pending in enumerate(self._pending):
-            pending.load(transfer, number)
-        self._tell_pending(transfer.fetch(), last=True)
+        self._ledger.load(transfer)
+        self._record(transfer.fetch(), last=True)
 
 
 def _held(optimizer: Optimizer) -> list[nn.Parameter]:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from gradwatch.measure import board, collect, total_norm
-from gradwatch.readings import StepReading, StepRecord
-from gradwatch.transfer import Transfer
+from gradwatch.measure import total_norm
+from gradwatch.readings import StepReading
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -19,63 +18,12 @@ if TYPE_CHECKING:
 
     from gradwatch.host import Clock, Host, Scale
     from gradwatch.measure import Measured, OptimizerView
-    from gradwatch.norms import NormGroup
     from gradwatch.ranks import Ranks
     from gradwatch.readings import FloatArray, FlowReading
     from gradwatch.stale import StaleWatch
+    from gradwatch.transfer import Transfer
 
 OFF = 2.0
-
-
-@dataclass(kw_only=True)
-class Pending:
-    """A step that was judged; what its update did rides in the next transfer.
-
-    Attributes:
-        reading: The step's reading.
-        view: The optimizer's view.
-        copies: Parameters before the update, until it is done.
-        moved: Update norms on the device.
-        scalars: The parts' metrics, once the update is done.
-    """
-
-    reading: StepReading
-    view: OptimizerView
-    copies: list[Tensor] | None = None
-    moved: tuple[NormGroup, ...] = ()
-    scalars: Mapping[str, float] | None = None
-
-    def updated(self) -> None:
-        """Measure the update and free the copies."""
-        if self.copies is not None:
-            self.moved = tuple(self.view.moved(self.copies))
-            self.copies = None
-
-    def load(self, transfer: Transfer, number: int) -> None:
-        """Put the update norms on board."""
-        board(transfer, f"moved{number}", self.moved)
-
-    def record(
-        self, values: Mapping[str, FloatArray], number: int, *, with_flow: bool
-    ) -> StepRecord:
-        """Complete the step's record with what the transfer brought.
-
-        Args:
-            values: What the transfer brought.
-            number: Number this step was loaded under.
-            with_flow: Whether the per-layer profile belongs into the record.
-        """
-        flow = self.reading.flow
-        if self.moved:
-            count = sum(len(group.index) for group in self.moved)
-            moved = collect(values, f"moved{number}", self.moved, count)
-            flow = replace(flow, update_ratio=self.view.update_ratio(moved, flow.weight_norm))
-        return StepRecord(
-            step=self.reading.step,
-            log_step=self.reading.log_step,
-            scalars={k: v for k, v in (self.scalars or {}).items() if np.isfinite(v)},
-            flow=flow if with_flow else None,
-        )
 
 
 class TapReadings:
@@ -102,7 +50,8 @@ class TapReadings:
         for device, pairs in self._by_device.items():
             for (name, _), norm in zip(pairs, values[f"taps/{device}"] / scale, strict=True):
                 squares[name] = squares.get(name, 0.0) + float(norm) ** 2
-        return np.sqrt(np.asarray([squares.get(name, np.nan) for name in layers]))
+        known: FloatArray = np.asarray([squares.get(name, np.nan) for name in layers])
+        return known**0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +69,6 @@ class StepInputs:
         called: Layers the first step's forward called.
         cuts: Modules at which the first step's graph was cut.
         stale: Gradients nobody cleared.
-        pending: Earlier steps that wait for what their update did.
         logged: Whether sinks record this step.
         norms: Whether norms are wanted at all.
     """
@@ -135,14 +83,11 @@ class StepInputs:
     called: Collection[str]
     cuts: tuple[str, ...]
     stale: StaleWatch
-    pending: Sequence[Pending]
     logged: bool
     norms: bool
 
     def load(self, transfer: Transfer, ranks: Ranks) -> None:
         """Put everything on board; nothing is waited for."""
-        for number, pending in enumerate(self.pending):
-            pending.load(transfer, number)
         if not self.norms:
             return
         self.view.load(transfer)

@@ -66,7 +66,7 @@ class Teller:
         for sink in list(self.sinks):
             try:
                 call(sink)
-            except Exception as error:
+            except Exception as error:  # noqa: PERF203 - each sink fails for itself
                 log.debug("sink failed", exc_info=True)
                 self.sinks.remove(sink)
                 self.finding(broken(type(sink).__name__, error, step))

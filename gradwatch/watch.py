@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.amp import GradScaler
     from torch.optim import Optimizer
+    from typing_extensions import Self
 
     from gradwatch.adaptive_lr import AdaptiveLearningRateOptions
     from gradwatch.findings import Finding
@@ -132,11 +133,11 @@ class Watch:
 
     def state_dict(self) -> dict[str, Any]:
         """Give what a resumed run needs; primitives only."""
-        return {part.name: part.state_dict() for part in self._session.parts}
+        return {part.name: part.state_dict() for part in self._session.jury.parts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
-        for part in self._session.parts:
+        for part in self._session.jury.parts:
             if part.name in state:
                 part.load_state_dict(state[part.name])
 
@@ -145,7 +146,7 @@ class Watch:
         self._session.finish()
         self._undo()
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Self:
         """Watch for the length of a block."""
         return self
 
@@ -218,7 +219,7 @@ def watch(
     options = SessionOptions(backward_hooks=backward_hooks, byte_budget=byte_budget)
     host = PlainHost(unwrap(model), optimizers, scaler, log_every_n_steps)
     session = Session(model, parts, _sinks(sinks, console=console), host, options)
-    session.accept(optimizers)
+    session.jury.accept(optimizers)
     return Watch(model, optimizers, session, host)
 
 

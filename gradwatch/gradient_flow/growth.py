@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+FEWEST_POINTS = 2
 MOST_POINTS = 64
 DIP = 0.5
 
@@ -71,7 +72,7 @@ def growth(state: GrowthState) -> Growth | None:
         >>> growth(state).factor, growth(state).first_step
         (1000.0, 0)
     """
-    if len(state.points) < 2:
+    if len(state.points) < FEWEST_POINTS:
         return None
     (first, start), (last, now) = state.points[0], state.points[-1]
     factor, steps = now / start, last - first

@@ -33,7 +33,8 @@ class GradientFlowOptions:
         """Refuse what cannot be meant."""
         positive("patience", self.patience)
         positive("cooldown", self.cooldown)
-        if isinstance(self.layers, str) or not self.layers:
+        given: object = self.layers
+        if isinstance(given, str) or not self.layers:
             message = f"layers takes a sequence of patterns such as ('*',); got {self.layers!r}"
             raise ConfigurationError(message)
         if not 0 < self.vanishing < 1:

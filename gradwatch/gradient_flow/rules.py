@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 CLIFF_SHARE = 0.5
 STRONGEST = 0.25
+FEWEST_LAYERS = 2
 RISING = 2.0
 
 
@@ -56,7 +57,7 @@ def vanishing_layers(grad_norm: FloatArray, usable: BoolArray, threshold: float)
     Returns:
         (L,) marks.
     """
-    if usable.sum() < 2:
+    if usable.sum() < FEWEST_LAYERS:
         return np.zeros(len(grad_norm), dtype=np.bool_)
     reference = reference_norm(grad_norm[usable])
     return usable & (grad_norm < threshold * reference)

@@ -10,8 +10,8 @@ import numpy as np
 from gradwatch.findings import OPTIMIZER, Finding
 from gradwatch.gradient_flow.growth import Growth, GrowthState, growth, update_growth
 from gradwatch.non_finite.describe import finding_of
-from gradwatch.non_finite.policy import NonFiniteOptions, classify
-from gradwatch.parts import Needs, Part, Verdict
+from gradwatch.non_finite.policy import NonFiniteOptions, Policy, classify
+from gradwatch.parts import Action, Needs, Part, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gradwatch.parts import Answer, Scene
     from gradwatch.readings import StepReading
 
+ACTIONS: dict[Policy, Action] = {"raise": "raise", "skip": "skip", "warn": "proceed"}
 DIVERGED = 100.0
 DIVERGED_STEPS = 4
 
@@ -90,13 +91,13 @@ class NonFinite(Part):
             self._skipped += 1
         return Verdict(action, (finding,))
 
-    def _action(self, reading: StepReading) -> str:
+    def _action(self, reading: StepReading) -> Action:
         policy = self.options.policy
         if policy == "skip" and self._in_row > self.options.max_skips:
             return "raise"
         if policy == "skip" and reading.loss_scale is not None:
             return "proceed"
-        return {"raise": "raise", "skip": "skip", "warn": "proceed"}[policy]
+        return ACTIONS[policy]
 
     def _consequence(self, reading: StepReading) -> str:
         finite = "; the gradients are finite" if not reading.non_finite else ""
