@@ -11,16 +11,15 @@ from gradwatch.findings import Finding, Severity
 from gradwatch.history import History
 from gradwatch.readings import Coverage, FlowReading, StepRecord
 from gradwatch.sinks.alerts import LEVELS, AlertGate, alert_text, alert_title
+from gradwatch.sinks.clock import PictureClock
 from gradwatch.sinks.fuse import Fuse, tell
 from gradwatch.sinks.keys import FAMILIES, LIMIT
 from gradwatch.sinks.loggers import LayerKeys
+from gradwatch.sinks.rows import X_AXIS, Rows, Run
 
-X_AXIS = "trainer/global_step"
 PREFIXES = ("grad", *FAMILIES, "grad_norm_depth", "lr", "mem", "flow")
 ALERT_WAIT_SECONDS = 60
 MOST_ROWS = 1000
-FIRST_PICTURE = 16
-MOST_PICTURES_FOR_FINDINGS = 8
 GRAVITY: dict[Severity, int] = {"info": 0, "warning": 1, "error": 2}
 COLUMNS: list[str | int] = [
     "step",
@@ -33,27 +32,6 @@ COLUMNS: list[str | int] = [
     "remedy",
     "rank",
 ]
-
-
-class Run(Protocol):
-    """What is asked of a ``wandb.Run``."""
-
-    @property
-    def summary(self) -> Any:  # noqa: ANN401 - a mapping of W&B's own
-        """What the table of runs shows."""
-
-    @property
-    def step(self) -> int:
-        """Number of the row that is being filled."""
-
-    def log(self, data: dict[str, Any], *, commit: bool) -> None:
-        """Add to the row that is being filled; with ``commit`` close it."""
-
-    def alert(self, title: str, text: str, level: str, wait_duration: int) -> None:
-        """Send an alert."""
-
-    def define_metric(self, name: str, step_metric: str) -> object:
-        """Set the x axis of a metric."""
 
 
 class _HasExperiment(Protocol):
@@ -80,82 +58,10 @@ def wandb_run(loggers: Iterable[object], *, rank: int = 0) -> Run | None:
     return None
 
 
-class PictureClock:
-    """Say when a picture is worth its time: at the 16th, 32nd, 64th … record and after findings.
-
-    A run of n records draws about log2(n / 8) times, and eight more for findings at most.
-    """
-
-    def __init__(self) -> None:
-        """Start before the first record."""
-        self._records = 0
-        self._next = FIRST_PICTURE
-        self._asked = False
-        self._left = MOST_PICTURES_FOR_FINDINGS
-
-    def ask(self) -> None:
-        """Want a picture of the next record, because of a finding."""
-        self._asked = self._left > 0
-
-    def tick(self) -> bool:
-        """Count a record and say whether to draw it."""
-        self._records += 1
-        doubled = self._records >= self._next
-        due = doubled or self._asked
-        self._left -= self._asked
-        self._next *= 1 + doubled
-        self._asked = False
-        return due
-
-
-class Rows:
-    """Write rows to a run that a user may write to as well, such that none of either is dropped.
-
-    W&B drops a row whose explicit ``step=`` lies behind the run's counter, and each closed row
-    moves the counter on. So beside a user who may count for himself a row is left open, to ride
-    with the user's next one; it is closed only where the user wrote nothing until the next.
-    """
-
-    def __init__(self, run: Run, *, shared: bool) -> None:
-        """Take the run.
-
-        Args:
-            run: The run to write to.
-            shared: True where the user's own loop logs to the run, perhaps with ``step=``.
-        """
-        self._run = run
-        self._shared = shared
-        self._open_row = -1
-        self._held: set[str] = set()
-
-    def write(self, row: dict[str, Any], log_step: int) -> None:
-        """Write a row at a step of the logger's x axis.
-
-        Args:
-            row: What to write; an empty one is left out.
-            log_step: Value of ``trainer/global_step``.
-        """
-        if not row:
-            return
-        if self._shared:
-            self._make_room(set(row))
-        self._run.log({**row, X_AXIS: log_step}, commit=not self._shared)
-
-    def _make_room(self, keys: set[str]) -> None:
-        # A finished run answers this with an error, and the question after it in 30 seconds.
-        self._run.log({}, commit=False)
-        number = self._run.step
-        held = self._held if number == self._open_row else set()
-        if held & keys:
-            self._run.log({}, commit=True)
-            number, held = number + 1, set()
-        self._open_row, self._held = number, held | keys
-
-
 class WandbSink:
     """Send findings as alerts, and the gradient flow as pictures, to a W&B run.
 
-    A picture of 12 layers costs about 0.15 s, one of 400 layers 0.3 s, in the training
+    A picture costs 0.2 to 0.5 s (12 to 400 layers, one busy core) in the training
     process; `PictureClock` keeps them few. A failure is told once and switches off the
     alerts, or the rest of this sink; training goes on.
 

@@ -17,7 +17,7 @@ import wandb
 from gradwatch.findings import Finding
 from gradwatch.readings import StepRecord
 from gradwatch.sinks import LoggerSink, Sink, WandbSink, wandb_run
-from gradwatch.sinks.wandb import PictureClock
+from gradwatch.sinks.clock import PictureClock
 
 MakeRecord = Callable[..., StepRecord]
 MakeFinding = Callable[..., Finding]
