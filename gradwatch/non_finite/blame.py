@@ -88,7 +88,8 @@ class Fault(NamedTuple):
         leaf: What came in bad, None where an operation made it.
         value: What was born.
         backward: True where the backward pass brought it about.
-        source: The forward operation whose line of code is shown.
+        source: Index of the forward operation whose line of code is shown, -1 if unknown.
+        forward: Its name.
         made_by: Operation whose swallowed result the backward read, empty otherwise.
         constant: Words for a constant infinity that took part.
     """
@@ -97,7 +98,8 @@ class Fault(NamedTuple):
     leaf: Leaf | None
     value: Value
     backward: bool
-    source: Operation
+    source: int
+    forward: str
     made_by: str = ""
     constant: str = ""
 
@@ -181,10 +183,17 @@ class Judge:
         swallowed = finite_loss and not operation.node and birth.leaf is None
         if swallowed and path.entries and not self._escaped(operation):
             entry = min(path.entries, key=lambda each: each.index)
-            source = self._record.trace.operations.get(entry.origin, operation)
-            return Fault(entry, None, birth.value, True, source, operation.name, constant)
-        source = self._record.trace.operations.get(operation.origin, operation)
-        return Fault(operation, leaf, birth.value, bool(operation.node), source, "", constant)
+            return Fault(
+                entry, None, birth.value, True, *self._forward(entry), operation.name, constant
+            )
+        backward = bool(operation.node)
+        return Fault(
+            operation, leaf, birth.value, backward, *self._forward(operation), "", constant
+        )
+
+    def _forward(self, operation: Operation) -> tuple[int, str]:
+        index = operation.origin if operation.node else operation.index
+        return index, self._record.trace.names[index] if index >= 0 else ""
 
     def _leaf(self, birth: Birth) -> Leaf | None:
         if birth.leaf is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 
 import torch
 from torch import nn
@@ -79,9 +80,11 @@ class CallStack:
         """Hook every module; the undo takes all hooks off."""
         undo = Undo()
         for module in self._names:
-            undo.add(module.register_forward_pre_hook(self._enter, prepend=True).remove)
-            # An early stop in a checkpoint's second run leaves by an exception.
-            undo.add(module.register_forward_hook(self._leave, always_call=True).remove)
+            # Scripted modules take no hooks: what runs in them belongs to the caller.
+            with suppress(RuntimeError):
+                undo.add(module.register_forward_pre_hook(self._enter, prepend=True).remove)
+                # An early stop in a checkpoint's second run leaves by an exception.
+                undo.add(module.register_forward_hook(self._leave, always_call=True).remove)
         return undo
 
     def count(self, call: Call) -> int:

@@ -57,7 +57,7 @@ def finding_of(
         summary=summary_of(blame),
         evidence=_evidence(blame, micro_batches),
         cause=cause or _cause(blame),
-        remedy=blame.hint or REMEDIES.get(blame.place) or BY_KIND.get(blame.kind, ""),
+        remedy=_remedy(blame),
         rank=rank,
     )
 
@@ -82,17 +82,12 @@ def summary_of(blame: Blame) -> str:
     if not blame.kind:
         return _without_birth(blame)
     if blame.place == INPUT:
-        return f"{blame.kind} came in with {blame.batch_path}" + _bracket([_samples(blame)])
+        return f"{blame.kind} came in with {blame.batch_path}" + _bracket([_named_samples(blame)])
     if blame.place == OPTIMIZER:
         return f"{blame.kind} was in {blame.evidence['parameter']} before the step began"
     if "buffer" in blame.evidence:
         return f"{blame.kind} was in buffer {blame.evidence['buffer']} before the step began"
-    harmless = "; all gradients finite" if blame.evidence.get("bad_parameters") == 0 else ""
-    return (
-        f"{blame.kind} born in {blame.place}, {blame.operation}"
-        + _bracket(_where(blame))
-        + harmless
-    )
+    return f"{blame.kind} born in {blame.place}, {blame.operation}" + _bracket(_where(blame))
 
 
 def _without_birth(blame: Blame) -> str:
@@ -118,13 +113,15 @@ def _bracket(parts: list[str]) -> str:
 
 def _samples(blame: Blame) -> str:
     count = len(blame.samples)
-    if not count:
-        return ""
     if count > 1 and count == blame.batch_size:
-        return f"all {count} samples"
+        return f"all {count}"
     shown = ", ".join(map(str, blame.samples[:MOST_SAMPLES]))
-    more = f" and {count - MOST_SAMPLES} more" if count > MOST_SAMPLES else ""
-    return f"sample{'s' if count > 1 else ''} {shown}{more}"
+    return shown + (f" and {count - MOST_SAMPLES} more" if count > MOST_SAMPLES else "")
+
+
+def _named_samples(blame: Blame) -> str:
+    word = "sample" if len(blame.samples) == 1 else "samples"
+    return f"{word} {_samples(blame)}" if blame.samples else ""
 
 
 def _evidence(blame: Blame, micro_batches: int) -> dict[str, Evidence]:
@@ -133,7 +130,7 @@ def _evidence(blame: Blame, micro_batches: int) -> dict[str, Evidence]:
         told["micro-batch"] = f"{blame.micro_batch + 1} of {micro_batches}"
     words = {
         "batch size": blame.batch_size,
-        "samples": _samples(blame).partition(" ")[2],
+        "samples": _samples(blame),
         "phase": blame.phase,
         "dtype": blame.dtype,
         "max|input|": blame.max_input if isfinite(blame.max_input) else None,
@@ -141,6 +138,11 @@ def _evidence(blame: Blame, micro_batches: int) -> dict[str, Evidence]:
     }
     told |= {name: value for name, value in words.items() if value not in {None, ""}}
     return {**told, **blame.evidence, "replay": blame.verdict}
+
+
+def _remedy(blame: Blame) -> str:
+    known = blame.hint or REMEDIES.get(blame.place) or BY_KIND.get(blame.kind, "")
+    return known if blame.kind else ""
 
 
 def _cause(blame: Blame) -> str:

@@ -64,7 +64,7 @@ class Memory:
     def _storage(self, part: Tensor) -> int:
         number = storage_number(part)
         if number not in self._alive:
-            reference = StorageWeakRef(part.untyped_storage())  # type: ignore[no-untyped-call]
+            reference = StorageWeakRef(part.untyped_storage())
             self._alive[number] = reference
         return number
 

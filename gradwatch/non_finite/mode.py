@@ -12,7 +12,7 @@ from typing_extensions import Self
 from gradwatch.undo import Undo
 
 
-class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no types here
+class Watch(TorchDispatchMode):
     """See every operation PyTorch dispatches between entering and leaving."""
 
     # Operators over functions (flex attention) are refused to a mode that does not say this.

@@ -65,9 +65,9 @@ def operation_of(fault: Fault) -> str:
     if operation.node.endswith("Backward"):
         # A function of the user's own: torch numbers its own nodes.
         return f"backward of {operation.node.removesuffix('Backward')}"
-    if fault.source is not operation:
-        return f"backward of {fault.source.name}"
-    return f"backward node {operation.node}"
+    if "jit::" in operation.node:
+        return "backward of scripted code"
+    return f"backward of {fault.forward}" if fault.forward else f"backward node {operation.node}"
 
 
 def _place(operation: Operation, trace: Trace) -> Place:

@@ -56,7 +56,7 @@ class Sight:
     size: int = 0
 
 
-class Probe(Watch):  # type: ignore[no-untyped-call] # torch has no types here
+class Probe(Watch):
     """Count operations as the trace did and look at two of them.
 
     Args:
@@ -89,7 +89,7 @@ class Probe(Watch):  # type: ignore[no-untyped-call] # torch has no types here
     def run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Run one operation; look at it if it is one of those."""
         index, self._index = self._index, self._index + 1
-        if index == self._fault.source.index:
+        if index == self._fault.source:
             self.line = users_line()
         if index != self._fault.operation.index:
             return func(*args, **kwargs)

@@ -50,7 +50,7 @@ class Operation:
     literal: Value
 
 
-class Trace(Watch):  # type: ignore[no-untyped-call] # torch has no types here
+class Trace(Watch):
     """Watch everything PyTorch dispatches between entering and leaving.
 
     Args:

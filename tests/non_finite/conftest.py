@@ -32,7 +32,7 @@ def examine() -> Examine:
     ) -> Blame:
         held = hold(batch, batch_index=7)
         loss = run(batch)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         bad = find_bad(model)
         assert healthy is not (bool(bad) or not torch.isfinite(loss))
         suspects = Suspects(parameters=bad, loss=loss.detach())

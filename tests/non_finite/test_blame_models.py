@@ -193,6 +193,23 @@ def test_a_weight_norm_of_a_zero_row_is_blamed_on_its_layer(examine: Examine) ->
     assert blame.place == "1"
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_code_in_a_scripted_module_belongs_to_its_caller_between_its_neighbours(
+    examine: Examine,
+) -> None:
+    class Root(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.sqrt((x * (x > 0)) ** 2)
+
+    model = nn.ModuleDict(
+        {"enc": nn.Linear(4, 4), "op": torch.jit.script(Root()), "head": nn.Linear(4, 2)}
+    )
+    run = lambda x: model["head"](model["op"](model["enc"](x))).sum()  # noqa: E731
+    blame = examine(model, run, torch.randn(5, 4))
+    assert (blame.after, blame.before, blame.phase) == ("enc", "head", "backward")
+
+
 def test_complex_numbers_are_traced(examine: Examine) -> None:
     model = nn.Sequential(nn.Linear(4, 4), Apply(lambda x: torch.fft.fft(x * 0).abs().log()))
     blame = examine(model, squares(model), torch.randn(5, 4))

@@ -99,7 +99,7 @@ def test_everything_a_module_holds_is_bit_for_bit_as_before() -> None:
     run = squares(model)
     held = hold(x)
     loss = run(x)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     gradients = [parameter.grad for parameter in model.parameters()]
     before, state = freeze(model), torch.get_rng_state()
     blame = investigate(model, held, ClosureProgram(run, held.batch), Suspects(loss=loss.detach()))
@@ -190,12 +190,10 @@ def test_an_optimizer_that_steps_inside_the_backward_does_not_step_again() -> No
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 3))
     steps: list[int] = []
     for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-            lambda _: steps.append(1)
-        )
+        parameter.register_post_accumulate_grad_hook(lambda _: steps.append(1))
     run = logs(model)
     held = hold(torch.randn(5, 4))
     investigate(model, held, ClosureProgram(run, held.batch), Suspects())
     assert steps == []
-    run(held.batch).backward()  # type: ignore[no-untyped-call]
+    run(held.batch).backward()
     assert len(steps) == 4
