@@ -19,6 +19,7 @@ class Ranks:
     Attributes:
         rank: This process.
         count: Number of processes.
+        exchanges: How often device flags were exchanged.
     """
 
     def __init__(self) -> None:
@@ -26,6 +27,7 @@ class Ranks:
         together = dist.is_available() and dist.is_initialized()
         self.rank = dist.get_rank() if together else 0
         self.count = dist.get_world_size() if together else 1
+        self.exchanges = 0
 
     def worst(self, flag: Tensor) -> Tensor:
         """Give the maximum over all ranks of a device flag; the host does not wait.
@@ -34,6 +36,7 @@ class Ranks:
             flag: Real tensor of any shape, alike on all ranks.
         """
         if self.count > 1:
+            self.exchanges += 1
             dist.all_reduce(flag, op=dist.ReduceOp.MAX)
         return flag
 

@@ -6,36 +6,28 @@ measure → one host transfer → judge → tell. The loop around it calls the e
 
 from __future__ import annotations
 
-import functools
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 
-from gradwatch.cuts import CutProbe
-from gradwatch.errors import (
-    GradwatchError,
-    NonFiniteGradientError,
-    one_of,
-    positive,
-)
-from gradwatch.hooks import Taps
+from gradwatch.containment import contained
+from gradwatch.errors import NonFiniteGradientError, one_of, positive
 from gradwatch.jury import Jury
-from gradwatch.layers import LayerMap, execution_order, unwrap
-from gradwatch.measure import OptimizerView
+from gradwatch.layers import unwrap
 from gradwatch.pending import Ledger, Pending
 from gradwatch.ranks import Ranks
+from gradwatch.reader import StepReader
 from gradwatch.scene import StepScene, drop_gradients
-from gradwatch.stale import StaleWatch
-from gradwatch.step import OFF, StepInputs, TapReadings
+from gradwatch.step import OFF
 from gradwatch.telling import Teller, broken
 from gradwatch.transfer import Transfer
 from gradwatch.undo import Undo
 from gradwatch.window import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor, nn
     from torch.optim import Optimizer
@@ -47,8 +39,6 @@ if TYPE_CHECKING:
     from gradwatch.sinks.protocol import Sink
 
 log = logging.getLogger("gradwatch")
-P = ParamSpec("P")
-T = TypeVar("T")
 
 BackwardHooks = Literal["sampled", "every_step", "module"]
 
@@ -73,26 +63,6 @@ class SessionOptions:
         """Refuse what cannot be meant."""
         one_of("backward_hooks", self.backward_hooks, get_args(BackwardHooks))
         positive("byte_budget", self.byte_budget)
-
-
-def contained(
-    event: Callable[Concatenate[Session, P], T],
-) -> Callable[Concatenate[Session, P], T | None]:
-    """Keep an error inside the session from taking the run down: told once, then off."""
-
-    @functools.wraps(event)
-    def safe(self: Session, /, *args: P.args, **kwargs: P.kwargs) -> T | None:
-        if self.off or self.busy:
-            return None
-        try:
-            return event(self, *args, **kwargs)
-        except GradwatchError:
-            raise
-        except Exception as error:  # noqa: BLE001 - promise: a monitor never ends a run
-            self.switch_off(error)
-            return None
-
-    return safe
 
 
 class Session:
@@ -129,19 +99,13 @@ class Session:
         self._needs = self.jury.needs
         self._ledger = Ledger(self.jury.scalars, with_flow=self._needs.flow)
         self._ranks = Ranks()
-        self._layers = LayerMap(self.model)
-        self._order = self._layers.names
+        native = options.backward_hooks == "module"
+        self._reader = StepReader(self.model, host, self._ranks, self._needs, native=native)
         keep = self._needs.replay
         self.window = Window(self.model, keep=keep, byte_budget=options.byte_budget)
-        self._stale = StaleWatch()
-        self._views: dict[int, OptimizerView] = {}
-        native = options.backward_hooks == "module"
-        self._taps = Taps(self.model, self._layers.layers, native=native)
-        self._cuts = CutProbe(self.model)
         self._untap = Undo()
         self._steps = 0
-        self._agreed = False
-        self.jury.start(self._order)
+        self.jury.start(self._reader.order)
 
     @contained
     def begin_micro_batch(self, batch: Any, batch_index: int) -> None:  # noqa: ANN401
@@ -161,10 +125,7 @@ class Session:
         every = self._options.backward_hooks != "sampled"
         sampled = every or self.host.is_logged(self.host.clock().log_step)
         self._untap()
-        if self._needs.norms and (self._steps == 0 or (self._needs.activations and sampled)):
-            self._untap.add(self._taps.attach())
-        if self._needs.flow and self._steps == 0:
-            self._untap.add(self._cuts.attach())
+        self._untap.add(self._reader.tap(first=self._steps == 0, sampled=sampled))
 
     @contained
     def end_forward(self, loss: Tensor | None) -> None:
@@ -195,7 +156,7 @@ class Session:
         """
         self.window.backward_begins(root)
         if self._needs.norms:
-            self._stale.backward_begins()
+            self._reader.stale.backward_begins()
 
     @contained
     def end_backward(self) -> None:
@@ -212,9 +173,9 @@ class Session:
         Raises:
             NonFiniteGradientError: If the policy says so.
         """
-        self._agreed = False
+        before = self._ranks.exchanges
         self._before_step(optimizer)
-        if self.off and self._ranks.count > 1 and not self._agreed:
+        if self.off and self._ranks.count > 1 and self._ranks.exchanges == before:
             self._ranks.worst(torch.full((), OFF, device=self.window.device))
 
     @contained
@@ -222,66 +183,30 @@ class Session:
         if not self.window.backwards:
             return
         if self._steps == 0:
-            self._settle_order()
-        reading, flagged = self._read(optimizer)
+            coverage = self._reader.settle_order()
+            if self._needs.norms:
+                self._teller.start(coverage)
+        read = self._reader.read(
+            optimizer, self.window.losses, self._ledger, first=self._steps == 0
+        )
+        self._record(read.values, last=False)
         self._steps += 1
         self.window.stepped = True
-        if flagged >= OFF:
+        if read.flagged >= OFF:
             self.switch_off(RuntimeError("gradwatch failed on another rank"))
             return
-        self._decide(optimizer, reading, flagged)
+        self._decide(optimizer, read.reading, read.flagged)
 
     def _decide(self, optimizer: Optimizer, reading: StepReading, flagged: float) -> None:
         verdict = self._guard(reading, flagged)
         self.jury.judge(reading)
+        self._await_update(optimizer, reading)
         if verdict.action == "raise":
             self._raise(verdict.findings[-1])
         if verdict.action == "skip":
             drop_gradients(optimizer)
         elif not reading.non_finite:
             self.jury.before_update(optimizer, reading)
-        self._await_update(optimizer, reading)
-
-    def _read(self, optimizer: Optimizer) -> tuple[StepReading, float]:
-        clock, view = self.host.clock(), self._view(optimizer)
-        inputs = StepInputs(
-            view=view,
-            host=self.host,
-            clock=clock,
-            name=self.host.optimizer_name(optimizer),
-            scale=self.host.scale(optimizer),
-            losses=tuple(self.window.losses),
-            taps=TapReadings(self._taps.take()),
-            called=self._taps.calls,
-            cuts=tuple(self._cuts.cuts),
-            stale=self._stale,
-            logged=self.host.is_logged(clock.log_step) or self._steps == 0,
-            norms=self._needs.norms,
-        )
-        transfer = Transfer()
-        self._ledger.load(transfer)
-        inputs.load(transfer, self._ranks)
-        self._agreed = True
-        values = transfer.fetch()
-        self._record(values, last=False)
-        reading = inputs.unload(values, self._layers.owners)
-        self._stale.stepped(view.parameters)
-        return reading, float(values["trouble"][0]) if "trouble" in values else 0.0
-
-    def _view(self, optimizer: Optimizer) -> OptimizerView:
-        view = self._views.get(id(optimizer))
-        if view is None or not view.is_current(optimizer):
-            if any(parameter not in self._layers.owners for parameter in _held(optimizer)):
-                self._layers = LayerMap(self.model)
-            view = OptimizerView(optimizer, self._layers, self._order)
-            self._views[id(optimizer)] = view
-        return view
-
-    def _settle_order(self) -> None:
-        """Learn the execution order from the first step and say what of the model is seen."""
-        self._order = execution_order(self._layers.names, self._taps.calls)
-        if self._needs.norms:
-            self._teller.start(self._taps.coverage())
 
     def _guard(self, reading: StepReading, flagged: float) -> Verdict:
         scene = StepScene(
@@ -291,7 +216,7 @@ class Session:
             ranks=self._ranks,
             reading=reading,
             flagged=flagged,
-            order=self._order,
+            order=self._reader.order,
         )
         self.busy = True
         try:
@@ -305,7 +230,7 @@ class Session:
         raise NonFiniteGradientError(message, finding)
 
     def _await_update(self, optimizer: Optimizer, reading: StepReading) -> None:
-        view = self._view(optimizer)
+        view = self._reader.view(optimizer)
         wanted = reading.logged and self._needs.flow
         pending = Pending(
             reading=reading,
@@ -366,7 +291,3 @@ class Session:
         transfer = Transfer()
         self._ledger.load(transfer)
         self._record(transfer.fetch(), last=True)
-
-
-def _held(optimizer: Optimizer) -> list[nn.Parameter]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
