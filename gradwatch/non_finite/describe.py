@@ -131,6 +131,7 @@ def _evidence(blame: Blame, micro_batches: int) -> dict[str, Evidence]:
     words = {
         "batch size": blame.batch_size,
         "samples": _samples(blame),
+        "call index": f"{blame.call} of {blame.calls}" if blame.calls > 1 else "",
         "phase": blame.phase,
         "dtype": blame.dtype,
         "max|input|": blame.max_input if isfinite(blame.max_input) else None,

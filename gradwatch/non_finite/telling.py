@@ -14,6 +14,10 @@ MASK_INPUT = (
     "the result of {0} is bad in the forward pass and selected away later, yet its derivative "
     "is multiplied by it: mask the INPUT of {0} (torch.where before it), not its output"
 )
+REPLACE_INPUT = (
+    "the bad values are selected away in the forward pass, yet a derivative is multiplied by "
+    "them: replace them before the first operation (torch.nan_to_num, where), not after it"
+)
 DERIVATIVE = (
     "the forward pass is finite, the derivative is not: if a where() or a mask guards the "
     "result, mask the INPUT of the operation, not its output"
@@ -59,6 +63,8 @@ def blame_of(fault: Fault, trace: Trace, held: Held, probe: Probe | None) -> Bla
 
 
 def _hint(fault: Fault) -> str:
+    if fault.made_by and fault.leaf:
+        return REPLACE_INPUT
     if fault.made_by:
         return MASK_INPUT.format(fault.made_by)
     return DERIVATIVE if fault.backward and fault.leaf is None else ""
@@ -70,7 +76,9 @@ def _evidence(fault: Fault, sight: Sight) -> dict[str, Evidence]:
         shape = "×".join(map(str, sight.shape)) or "scalar"
         evidence |= {"shape": shape, "nan_count": sight.nan_count, "inf_count": sight.inf_count}
     if fault.leaf:
-        evidence[fault.leaf.kind] = fault.leaf.name
+        # "batch" is the key of the batch's index.
+        kind = "tensor" if fault.leaf.kind == "batch" else fault.leaf.kind
+        evidence[kind] = fault.leaf.name
     if fault.constant:
         evidence["constant_inf"] = fault.constant
     if fault.made_by:
