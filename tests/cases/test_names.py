@@ -264,7 +264,7 @@ def test_of_a_cell_called_many_times_the_bad_call_is_told(
 ) -> None:
     finding = stop(run, Recurrent(steps, bad, width), [make_batch()])
     assert finding.layer == "net.cell"
-    assert (finding.evidence["call"], finding.evidence["calls"]) == (bad, steps)
+    assert finding.evidence["call index"] == f"{bad} of {steps}"
     assert f"call index {bad} of {steps}" in finding.summary
     note("a05", "cell, the bad call's index", finding.summary)
 
@@ -345,7 +345,7 @@ def test_a_loss_without_a_single_label_is_a_fault_of_the_loss(
     note("b09", "&lt;loss&gt; with batch index", finding.summary)
 
 
-@pytest.mark.parametrize("factor", [3000.0, 6000.0])
+@pytest.mark.parametrize("factor", [9000.0, 16000.0])
 def test_a_half_precision_overflow_is_named_before_the_softmax_that_shows_it(
     run: Run, note: Note, factor: float
 ) -> None:
