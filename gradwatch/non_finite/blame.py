@@ -186,10 +186,10 @@ class Judge:
             return Fault(
                 entry, None, birth.value, True, *self._forward(entry), operation.name, constant
             )
-        backward = bool(operation.node)
-        return Fault(
-            operation, leaf, birth.value, backward, *self._forward(operation), "", constant
-        )
+        # A loss that stays finite has selected away what came in bad; the backward had not.
+        made_by = operation.name if leaf and finite_loss and path.entries else ""
+        backward, forward = bool(operation.node), self._forward(operation)
+        return Fault(operation, leaf, birth.value, backward, *forward, made_by, constant)
 
     def _forward(self, operation: Operation) -> tuple[int, str]:
         index = operation.origin if operation.node else operation.index

@@ -34,11 +34,16 @@ class Memory:
 
     Args:
         flags: Where finite-or-not is kept.
+
+    Attributes:
+        writers: Indices of the operations that wrote to a memory, in order.
+        outside: Memory that no recorded operation made.
     """
 
     def __init__(self, flags: Flags) -> None:
         """Start with no memory known."""
         self.writers: dict[int, list[int]] = defaultdict(list)
+        self.outside: set[int] = set()
         self._flags = flags
         self._known: dict[tuple[int, int, Geometry], int] = {}
         self._blank: set[int] = set()
@@ -47,13 +52,18 @@ class Memory:
 
     def reads(self, tensor: Tensor) -> list[Use]:
         """Note what a tensor holds now."""
-        return [self._use(part, self._storage(part)) for part in dense_parts(tensor)]
+        return [self._use(part, self._storage(part, made=False)) for part in dense_parts(tensor)]
+
+    def know(self, tensor: Tensor) -> None:
+        """Note memory that is about to be overwritten unread: it was there before."""
+        for part in dense_parts(tensor):
+            self._storage(part, made=False)
 
     def writes(self, tensor: Tensor, operation: int, *, blank: bool = False) -> list[Use]:
         """Note that an operation has written a tensor."""
         uses = []
         for part in dense_parts(tensor):
-            storage = self._storage(part)
+            storage = self._storage(part, made=True)
             writers = self.writers[storage]
             if not writers or writers[-1] != operation:
                 writers.append(operation)
@@ -61,11 +71,13 @@ class Memory:
             uses.append(self._use(part, storage))
         return uses
 
-    def _storage(self, part: Tensor) -> int:
+    def _storage(self, part: Tensor, *, made: bool) -> int:
         number = storage_number(part)
         if number not in self._alive:
             reference = StorageWeakRef(part.untyped_storage())
             self._alive[number] = reference
+            if not made:
+                self.outside.add(number)
         return number
 
     def _use(self, part: Tensor, storage: int) -> Use:

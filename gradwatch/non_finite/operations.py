@@ -95,6 +95,15 @@ def read_arguments(
             yield from _flat(argument)
 
 
+def unread_tensors(
+    sign: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> Iterator[Tensor]:
+    """Walk what an operation overwrites without reading it."""
+    unread = [args[place] for place in sign.unread if place < len(args)]
+    unread += [kwargs[name] for name in sign.out if name in kwargs]
+    yield from (leaf for leaf in _flat(unread) if isinstance(leaf, Tensor))
+
+
 def written_tensors(
     sign: Signature, args: Sequence[Any], kwargs: Mapping[str, Any], output: object
 ) -> Iterator[Tensor]:

@@ -19,6 +19,7 @@ DEEPEST = 8
 # Objects of these hold the whole run; what a training step changes in them is their own matter.
 OPAQUE = frozenset(
     {"torch", "lightning", "pytorch_lightning", "lightning_fabric", "builtins", "wandb"}
+    | {"gradwatch"}
 )
 
 SCALARS = (bool, int, float, complex, str, bytes, type(None))

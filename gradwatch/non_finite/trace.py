@@ -20,6 +20,7 @@ from gradwatch.non_finite.operations import (
     literal,
     read_arguments,
     signature,
+    unread_tensors,
     written_tensors,
 )
 from gradwatch.undo import Undo
@@ -108,6 +109,8 @@ class Trace(Watch):
     def _reads(
         self, sign: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[list[Use], Value]:
+        for tensor in unread_tensors(sign, args, kwargs):
+            self.memory.know(tensor)
         reads: list[Use] = []
         worst = Value.FINITE
         for argument in read_arguments(sign, args, kwargs):

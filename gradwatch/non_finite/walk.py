@@ -67,7 +67,8 @@ class Record:
         writers = self.trace.memory.writers[use.storage][: use.version]
         made = [self.trace.operations[index] for index in reversed(writers)]
         bad = [operation for operation in made if self._wrote_bad(operation, use.storage)]
-        return next(iter(bad), made[0] if made and self._is_fresh(made[-1], use) else None)
+        inside = made if use.storage not in self.trace.memory.outside else []
+        return next(iter(bad + inside), None)
 
     def bad(self, uses: Iterable[Use], *, nan: bool) -> list[Use]:
         """Pick the tensors that hold NaN, or those that hold an infinity."""
@@ -114,7 +115,3 @@ class Record:
 
     def _wrote_bad(self, operation: Operation, storage: int) -> bool:
         return any(use.storage == storage and self.value(use) for use in operation.writes)
-
-    def _is_fresh(self, first: Operation, use: Use) -> bool:
-        """True where the memory itself was made by a recorded operation."""
-        return all(read.storage != use.storage for read in first.reads)

@@ -57,6 +57,39 @@ def test_a_bad_sample_is_the_input_and_never_a_layer(
     assert (blame.place, blame.batch_path, blame.samples) == (INPUT, path, (3,))
 
 
+def test_an_input_that_was_overwritten_in_part_is_still_the_input(examine: Examine) -> None:
+    model, x = make_model(), torch.randn(5, 4)
+    x[3, 1] = float("nan")
+
+    def run(batch: Tensor) -> Tensor:
+        batch[:, 0] = 0
+        return squares(model)(batch)
+
+    assert examine(model, run, x).place == INPUT
+
+
+def test_labels_that_are_nan_and_masked_too_late_are_the_input_with_a_hint(
+    examine: Examine,
+) -> None:
+    model, y = make_model(), torch.randn(5, 3)
+    y[2] = float("nan")
+
+    def run(batch: tuple[Tensor, Tensor]) -> Tensor:
+        squared = (model(batch[0]) - batch[1]) ** 2
+        return torch.where(batch[1].isnan(), 0.0, squared).mean()
+
+    blame = examine(model, run, (torch.randn(5, 4), y))
+    assert (blame.place, blame.batch_path, blame.samples) == (INPUT, "batch[1]", (2,))
+    assert "replace them before the first operation" in blame.hint
+
+
+def test_labels_that_are_nan_and_left_out_in_time_are_no_fault(examine: Examine) -> None:
+    model, y = make_model(), torch.randn(5, 3)
+    y[2] = float("nan")
+    run = lambda batch: (model(batch[0]) - batch[1].nan_to_num()).pow(2).mean()  # noqa: E731
+    assert examine(model, run, (torch.randn(5, 4), y), healthy=True).kind == ""
+
+
 def test_a_weight_that_was_bad_before_the_step_is_the_optimizers(examine: Examine) -> None:
     model = make_model()
     with torch.no_grad():
