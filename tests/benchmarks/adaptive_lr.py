@@ -126,7 +126,7 @@ def run(setting: Setting, data: Data, seed: int, steps: int) -> Outcome:
     for x_BF, y_B in batches(data, seed, steps):
         optimizer.zero_grad()
         loss: Tensor = cross_entropy(model(x_BF), y_B)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         followed.append(follow())
         optimizer.step()
     return evaluate(model, data, followed)
