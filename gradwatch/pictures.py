@@ -25,6 +25,8 @@ ABSENT = "#e3e3e3"
 LINE = "#0072b2"
 BAND = "#9ecae1"
 DPI = 100
+WIDTH = 9.0
+PROFILE_HEIGHT = 4.6
 MOST_LABELS = 20
 MOST_ROWS = 400
 LONGEST_LABEL = 34
@@ -47,13 +49,14 @@ def heatmap(history: History) -> "Image":
     grid = history.grid()
     rows = max(len(grid.layers), 1)
     height = float(np.clip(1.6 + 0.2 * rows, 3.2, 8.0))
-    figure = _figure(9.0, height)
-    axes = figure.add_axes((0.25, 0.5 / height, 0.63, 1 - 1.1 / height))
+    figure = _figure(WIDTH, height)
+    left = (0.4 + 0.056 * _longest(grid.layers)) / WIDTH
+    axes = figure.add_axes((left, 0.5 / height, 0.88 - left, 1 - 1.0 / height))
     scale = _paint(axes, grid)
     _label_layers(axes, grid.layers)
     _label_steps(axes, grid.steps)
     axes.set_title("Gradient norm by layer and step", fontsize=10, loc="left", y=1.005)
-    bar = figure.colorbar(scale, cax=figure.add_axes((0.9, 0.5 / height, 0.02, 1 - 1.1 / height)))
+    bar = figure.colorbar(scale, cax=figure.add_axes((0.9, 0.5 / height, 0.02, 1 - 1.0 / height)))
     bar.set_label("log10 of the gradient norm", fontsize=9)
     bar.ax.tick_params(labelsize=8)
     return _render(figure)
@@ -70,8 +73,11 @@ def profile(flow: FlowReading, history: History) -> "Image":
         An RGB picture with a logarithmic norm axis; layers that have no place on it
         (non-finite, zero, no gradient) are marked at its lower edge.
     """
-    figure = _figure(9.0, 4.6)
-    axes = figure.add_axes((0.14, 0.38, 0.83, 0.54))
+    figure = _figure(WIDTH, PROFILE_HEIGHT)
+    # Names stand aslant: what they take of the width and height grows with their length.
+    left = (0.7 + 0.02 * _longest(flow.layers)) / WIDTH
+    bottom = (0.5 + 0.037 * _longest(flow.layers)) / PROFILE_HEIGHT
+    axes = figure.add_axes((left, bottom, 0.97 - left, 0.92 - bottom))
     axes.set_yscale("log")
     # Powers set as formulas cost more than the rest of the picture.
     axes.yaxis.set_major_formatter("{x:.0e}")
@@ -222,6 +228,10 @@ def _label_depth(axes: "Axes", layers: tuple[str, ...]) -> None:
 def _spread(count: int, most: int) -> list[int]:
     """Give evenly spaced places, the first and the last among them."""
     return sorted({int(i) for i in np.linspace(0, count - 1, min(count, most)).round()})
+
+
+def _longest(layers: tuple[str, ...]) -> int:
+    return max((len(_short(layer)) for layer in layers), default=0)
 
 
 def _short(layer: str) -> str:

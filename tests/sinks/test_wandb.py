@@ -266,11 +266,3 @@ def test_a_disabled_run_swallows_everything(
     sink.close()
     wandb.finish()
     assert told == []
-
-
-def test_importing_the_sinks_imports_no_wandb() -> None:
-    program = "import sys, gradwatch.sinks; print('wandb' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "False"
