@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from gradwatch.non_finite.capture import named_tensors
+from gradwatch.hooks import tensors_in
 
 Roots = Tensor | Sequence[Tensor]
 
@@ -91,13 +91,20 @@ class ModelProgram:
     def forward(self) -> Roots:
         """Call the model."""
         output = self.model(*self.args, **self.kwargs)
-        return [tensor for _, tensor in named_tensors(output, "")]
+        return list(tensors_in(output))
 
     def backward(self, roots: Roots) -> None:
         """Run the backward pass from the known gradients."""
         known = zip(each_root(roots), self.grad_outputs, strict=True)
-        pairs = [(root, grad) for root, grad in known if grad is not None and root.requires_grad]
-        torch.autograd.backward([root for root, _ in pairs], [grad for _, grad in pairs])
+        # By identity: a tensor that is handed out twice has one gradient.
+        pairs = {
+            id(root): (root, grad)
+            for root, grad in known
+            if grad is not None and root.requires_grad
+        }
+        torch.autograd.backward(
+            [root for root, _ in pairs.values()], [grad for _, grad in pairs.values()]
+        )
 
 
 def each_root(roots: Roots) -> list[Tensor]:

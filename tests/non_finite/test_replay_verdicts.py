@@ -122,6 +122,15 @@ def test_a_bad_argument_of_the_model_is_the_input() -> None:
     assert (blame.place, blame.batch_path, blame.samples) == (INPUT, "batch[0][0]", (4,))
 
 
+def test_a_tensor_that_is_an_output_twice_has_one_gradient() -> None:
+    layer, x = nn.Linear(4, 2), torch.randn(5, 4)
+    grad = torch.ones(5, 2)
+    program = ModelProgram(layer, (x,), {}, [grad, grad])
+    output = layer(x)
+    program.backward([output, output])
+    assert torch.equal(layer.bias.grad, torch.full((2,), 5.0))  # type: ignore[arg-type]
+
+
 class Several(nn.Module):
     def __init__(self) -> None:
         super().__init__()
