@@ -14,16 +14,16 @@ import torch
 
 from gradwatch.norms import RELIABLE, NormGroup, NormPlan, as_plain, measurable
 from gradwatch.readings import FlowReading, ParameterReading
+from gradwatch.transfer import Transfer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
     from gradwatch.layers import LayerMap
     from gradwatch.readings import BoolArray, FloatArray, IntArray
-    from gradwatch.transfer import Transfer
 
 
 class Measured(NamedTuple):
@@ -104,7 +104,12 @@ class OptimizerView:
         self._plans = (NormPlan(grads), NormPlan(weights)) if present else None
 
     def unload(
-        self, values: Mapping[str, FloatArray], divide_by: float, act_grad: FloatArray | None
+        self,
+        values: Mapping[str, FloatArray],
+        divide_by: float,
+        act_grad: FloatArray | None,
+        *,
+        scaled: bool = False,
     ) -> Measured:
         """Turn what the transfer brought into readings.
 
@@ -112,22 +117,30 @@ class OptimizerView:
             values: What `Transfer.fetch` handed back.
             divide_by: Loss scale still in the gradients; 1 where they are unscaled.
             act_grad: (L,) activation-gradient norms, unscaled; None on unsampled steps.
+            scaled: A gradient scaler is at work: an infinite norm is an overflow it expects.
         """
         grad = collect(values, "grad", self._loaded[0], len(self._present))
         weight = collect(values, "weight", self._loaded[1], len(self._present))
-        suspects = self._confirmed(grad)
+        if not scaled:
+            self._confirm(grad)
+        suspects = self._suspects(grad)
         self._choose_exact(grad, weight)
         parameters = self._parameter_reading(grad / divide_by, weight)
         flow = self._flow_reading(parameters, act_grad)
         return Measured(parameters, flow, tuple(self._present[i] for i in suspects))
 
-    def _confirmed(self, grad: FloatArray) -> list[int]:
-        """Measure an infinite fast norm again, exactly; zero may be too small to be seen."""
-        doubtful = [int(i) for i in np.flatnonzero(np.isinf(grad)) if i not in self._exact[0]]
-        for index in doubtful:
+    def _confirm(self, grad: FloatArray) -> None:
+        """Measure infinite fast norms again, exactly: the one case of a second wait in a step."""
+        again = Transfer()
+        for index in np.flatnonzero(np.isinf(grad)):
             tensor = self.parameters[self._present[index]].grad
-            if tensor is not None:
-                grad[index] = _alone(tensor)
+            if tensor is not None and index not in self._exact[0]:
+                again.add(str(index), NormPlan([tensor]).measure([tensor], exact={0})[0].values)
+        for name, norm in again.fetch().items():
+            grad[int(name)] = norm[0]
+
+    def _suspects(self, grad: FloatArray) -> list[int]:
+        """Find the tensors that hold NaN or Inf; a fast zero may be too small to be seen."""
         bad = [int(i) for i in np.flatnonzero(~np.isfinite(grad))]
         unseen = [int(i) for i in np.flatnonzero(grad == 0) if i not in self._exact[0]]
         grad[unseen] = np.nan
@@ -281,11 +294,6 @@ def collect(
     for number, group in enumerate(groups):
         result[group.places] = values[f"{name}/{number}"]
     return result
-
-
-def _alone(tensor: Tensor) -> float:
-    plan: Callable[..., list[NormGroup]] = NormPlan([tensor]).measure
-    return float(plan([tensor], exact={0})[0].values)
 
 
 def _flattened(optimizer: Optimizer) -> tuple[list[nn.Parameter], list[int]]:

@@ -109,7 +109,8 @@ class StepInputs:
         scale = float(values["scale"][0]) if "scale" in values else 1.0
         divide_by = scale if self.scale is not None and self.scale.in_gradients else 1.0
         act_grad = self.taps.unload(values, self.view.layers, scale) if self.norms else None
-        measured = self.view.unload(values, divide_by, act_grad)
+        scaled = self.scale is not None
+        measured = self.view.unload(values, divide_by, act_grad, scaled=scaled)
         norm = self._total(measured)
         return StepReading(
             step=self.clock.step,
