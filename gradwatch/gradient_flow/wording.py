@@ -135,7 +135,8 @@ def exploding(reading: StepReading, grown: Growth, start: FloatArray) -> Finding
         layer=reading.flow.layers[layer],
         severity="warning",
         step=reading.step,
-        summary=f"the gradient norm grew {grown.factor:.3g}x since step {grown.first_step:,}",
+        summary=f"the gradient norm grew {grown.factor:.3g}x since step {grown.first_step:,}"
+        + (f"; it is clipped to {clipped:.3g}" if clipped is not None else ""),
         evidence=evidence,
         cause="the learning rate is too high for the curvature, or a recurrence amplifies",
         remedy="lower the learning rate or warm it up, and clip the gradient norm",
