@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
 
     from gradwatch.findings import Finding
     from gradwatch.parts import Part
+
+
+log = logging.getLogger("gradwatch")
+IN_ENGINE = (
+    "gradwatch: DeepSpeed's engine accumulates, clips and steps out of sight, so no gradient "
+    "is watched in this run; its own overflow messages are all there is"
+)
 
 
 class MonitorCallback(CallbackBase):
@@ -68,6 +76,9 @@ class MonitorCallback(CallbackBase):
         if together[0] is not self:
             return
         self._close()
+        if type(trainer.strategy).__name__ == "DeepSpeedStrategy":
+            log.warning(IN_ENGINE)
+            return
         joint = _joined([callback.configuration for callback in together])
         parts = [part for callback in together for part in callback.parts]
         host = LightningHost(trainer, checkpoint=joint.checkpoint)

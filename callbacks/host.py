@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradwatch.callbacks.program import AutomaticProgram, ManualProgram
+from gradwatch.closures import evaluates_again
 from gradwatch.host import Clock, Scale
 
 if TYPE_CHECKING:
@@ -21,8 +22,10 @@ if TYPE_CHECKING:
 
 NORM_EPSILON = 1e-6
 ITERATOR_STEP = "training_step(dataloader_iter) takes its batches itself"
-ENGINE_STEP = "the strategy runs forward, backward and step inside its own engine"
-LBFGS_STEP = "the optimizer evaluates its closure several times a step"
+MOVED = (
+    "  intact    not promised: this optimizer evaluates its closure several times a step, so "
+    "the weights may have moved within it; resume from an earlier checkpoint"
+)
 
 
 class LightningHost:
@@ -43,7 +46,8 @@ class LightningHost:
     def __init__(self, trainer: pl.Trainer, *, checkpoint: bool) -> None:
         """Keep a weak reference."""
         self._trainer = weakref.ref(trainer)
-        self.keeps_checkpoint = checkpoint
+        self._moves_within = any(evaluates_again(own) for own in trainer.optimizers)
+        self.keeps_checkpoint = checkpoint and not self._moves_within
         self.arity = 2
         self.steps_in_batch = 0
 
@@ -109,8 +113,6 @@ class LightningHost:
     def program(self, held: Held, *, unscaled: bool) -> Program | str:
         """Give the micro-batch's program, or the reason why it cannot be run again."""
         module = self.trainer.lightning_module
-        if type(self.trainer.strategy).__name__ == "DeepSpeedStrategy":
-            return ENGINE_STEP
         if self.arity == 1 and _takes_iterator(module):
             return ITERATOR_STEP
         arguments = (held.batch, held.batch_index, 0)[: self.arity]
@@ -125,6 +127,8 @@ class LightningHost:
 
     def announce_checkpoint(self, step: int) -> str:
         """Say where the intact weights go, for the error message."""
+        if self._moves_within:
+            return MOVED
         if not self.keeps_checkpoint:
             return ""
         path = self.checkpoint_path(step)

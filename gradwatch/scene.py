@@ -76,12 +76,17 @@ class StepScene:
         loss = not np.isfinite(reading.losses).all()
         return bool(reading.non_finite) or weights or loss, loss
 
-    def _micro_batch(self) -> MicroBatch:
-        """Give the micro-batch the fault came with, the same on every rank."""
+    def _micro_batches(self) -> list[MicroBatch]:
+        """Give the micro-batch the fault came with, the same on every rank.
+
+        A process by itself goes on to the others, where several forwards share a backward.
+        """
         bad = [i for i, loss in enumerate(self._reading.losses) if not np.isfinite(loss)]
         own = min([self._window.first_bad(), *bad])
         number = self._ranks.smallest(own, self._window.device)
-        return self._window.micro_batches[number]
+        micro = self._window.micro_batches
+        others = [own for own in reversed(micro) if own.number != number and own.held]
+        return [micro[number], *(others if self._ranks.count == 1 else ())]
 
     def investigate(self, *, unscaled: bool = False) -> Answer:
         """Run the failing micro-batch again on all ranks and say where the fault was born.
@@ -89,17 +94,19 @@ class StepScene:
         Args:
             unscaled: Leave the gradient scaler's factor out.
         """
-        micro = self._micro_batch()
+        candidates = (self._own_blame(m, unscaled=unscaled) for m in self._micro_batches())
+        first = next(candidates)
+        own = first if first.kind else next((b for b in candidates if b.kind), first)
+        blames = self._ranks.gather(own)
+        rank = next((rank for rank, blame in enumerate(blames) if blame.kind), 0)
+        return Answer(blames[rank], rank, len(self._window.micro_batches))
+
+    def _own_blame(self, micro: MicroBatch, *, unscaled: bool) -> Blame:
         suspects = Suspects(
             parameters=self._reading.non_finite,
             loss=None if unscaled else micro.root,
             order=self._order,
         )
-        blames = self._ranks.gather(self._own_blame(micro, suspects, unscaled=unscaled))
-        rank = next((rank for rank, blame in enumerate(blames) if blame.kind), 0)
-        return Answer(blames[rank], rank, len(self._window.micro_batches))
-
-    def _own_blame(self, micro: MicroBatch, suspects: Suspects, *, unscaled: bool) -> Blame:
         if micro.held is None:
             return fallback(suspects, LET_GO if self._window.keeps else NOT_WANTED)
         try:

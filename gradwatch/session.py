@@ -108,16 +108,17 @@ class Session:
         self.jury.start(self._reader.order)
 
     @contained
-    def begin_micro_batch(self, batch: Any, batch_index: int) -> None:  # noqa: ANN401
+    def begin_micro_batch(self, batch: Any, batch_index: int, *, joins: bool = False) -> None:  # noqa: ANN401
         """Notice that a forward is about to begin.
 
         Args:
             batch: What the training step is handed.
             batch_index: Its index in the epoch.
+            joins: Whether an earlier forward without a backward may share this one's.
         """
         if self.window.stepped:
             self.window.clear()
-        self.window.begin(batch, batch_index)
+        self.window.begin(batch, batch_index, joins=joins)
         self._tap()
         self.jury.border("before_forward")
 

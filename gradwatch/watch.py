@@ -91,7 +91,7 @@ class Watch:
         if self._sees(module):
             self._close_backward()
             index = self._host.enter()
-            self._session.begin_micro_batch((args, kwargs), index)
+            self._session.begin_micro_batch((args, kwargs), index, joins=True)
 
     def _leave(self, module: nn.Module, _args: object, output: object) -> None:
         if self._sees(module):

@@ -88,14 +88,16 @@ class Window:
         self._posted = 0
         self._used = 0
 
-    def begin(self, batch: Any, batch_index: int) -> None:  # noqa: ANN401 - the user's batch
+    def begin(self, batch: Any, batch_index: int, *, joins: bool) -> None:  # noqa: ANN401
         """Open the next micro-batch, just before its forward.
 
         Args:
             batch: What the training step is handed.
             batch_index: Its index in the epoch.
+            joins: Whether an earlier forward without a backward may share this one's.
         """
-        self._forget_unused()
+        if not joins:
+            self._forget_unused()
         self._post_flag()
         self._release()
         number = len(self.micro_batches)

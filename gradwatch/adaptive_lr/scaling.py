@@ -9,10 +9,8 @@ from typing import Any
 from torch import Tensor
 from torch.optim import Optimizer
 
+from gradwatch.closures import evaluates_again
 from gradwatch.undo import Undo
-
-# Other optimizers than these call their closure once, which is what the base class promises.
-_CLOSURE_AGAIN = {"LBFGS", "SAM", "ASAM", "GSAM"}
 
 
 def refuse(optimizer: object) -> str | None:
@@ -34,7 +32,7 @@ def refuse(optimizer: object) -> str | None:
 SNR cannot stand for all of them. Switch the adaptive rate off for this optimizer.
     """
     name = type(optimizer).__name__
-    if _CLOSURE_AGAIN & {base.__name__ for base in type(optimizer).__mro__}:
+    if evaluates_again(optimizer):
         return (
             f"{name} evaluates its closure several times in one step, each time on other weights: "
             "one SNR cannot stand for all of them. Switch the adaptive rate off for this optimizer."
