@@ -2,10 +2,12 @@
 
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 
 
+@cache
 def list_modules_after(statement: str) -> set[str]:
     program = f"{statement}\nimport sys\nprint(*sys.modules)"
     done = subprocess.run(
