@@ -72,7 +72,7 @@ class Probe(Watch):
     def __init__(self, fault: Fault) -> None:
         """Start to count."""
         super().__init__()
-        self._fault, self._index = fault, 0
+        self._fault, self._index, self._looking = fault, 0, False
         self.sight = Sight()
         self.line = ""
         self.outputs: list[Sight] = []
@@ -88,6 +88,8 @@ class Probe(Watch):
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Run one operation; look at it if it is one of those."""
+        if self._looking:
+            return func(*args, **kwargs)
         index, self._index = self._index, self._index + 1
         if index == self._fault.source:
             self.line = users_line()
@@ -111,7 +113,10 @@ class Probe(Watch):
         def leave(_module: nn.Module, _args: object, output: object) -> None:
             nonlocal seen
             if seen == number:
+                # What the look itself computes must not be counted.
+                self._looking = True
                 self.outputs.append(look(tensor for _, tensor in named_tensors(output, "")))
+                self._looking = False
             seen += 1
 
         return module.register_forward_hook(leave).remove

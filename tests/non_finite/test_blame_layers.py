@@ -188,6 +188,20 @@ def test_a_nan_that_a_checkpointed_block_hands_on_is_a_fault_of_its_forward(
     assert (blame.place, blame.phase, blame.operation) == ("block.1", "forward", "aten::sqrt")
 
 
+def test_a_fault_that_the_second_run_of_a_checkpoint_shows_is_looked_at_there(
+    examine: Examine,
+) -> None:
+    model = Checkpointed(reentrant=False)
+    model.block[1] = Function(lambda x: torch.exp(x.abs() * 1e4))
+    blame = examine(model, regression(model), make_batch())
+    assert (blame.place, blame.operation, blame.verdict) == ("block.1", "aten::exp", REPRODUCIBLE)
+    assert blame.evidence["shape"] == "5×4"
+    swallowed = lambda x: torch.tanh(torch.exp(x.abs() * 1e4))  # noqa: E731
+    model.block[1] = Function(swallowed)
+    blame = examine(model, regression(model), make_batch())
+    assert (blame.place, blame.verdict) == ("block.1", REPRODUCIBLE)
+
+
 class Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
