@@ -40,7 +40,7 @@ class GradWatch(MonitorCallback):
         >>> from lightning.pytorch import Trainer
         >>> trainer = Trainer(callbacks=[GradWatch()], logger=False, accelerator="cpu")
         >>> [part.name for part in trainer.callbacks[0].parts]
-        ['non_finite', 'gradient_flow', 'memory']
+        ['non_finite', 'gradient_flow', 'memory_delta']
     """
 
     def __init__(
