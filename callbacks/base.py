@@ -29,6 +29,9 @@ IN_ENGINE = (
     "is watched in this run; its own overflow messages are all there is"
 )
 
+# Lightning sets the model's methods on every callback: a copy must not drag the model along.
+MODELS_OWN = frozenset({"log", "log_dict"})
+
 
 class MonitorCallback(CallbackBase):
     """Translate the Trainer's events; the first gradwatch callback of a Trainer owns the session.
@@ -154,7 +157,8 @@ class MonitorCallback(CallbackBase):
     def __getstate__(self) -> dict[str, Any]:
         """Copy and pickle as a callback that is attached to nothing."""
         detached = {"_session": None, "_host": None, "_undo": Undo()}
-        return {**self.__dict__, **detached}
+        kept = {name: own for name, own in vars(self).items() if name not in MODELS_OWN}
+        return {**kept, **detached}
 
 
 def _joined(configurations: Sequence[Configuration]) -> Configuration:

@@ -29,7 +29,7 @@ IN_PLACE_LESSON = (
 
 
 def attach(trainer: pl.Trainer, session: Session, host: LightningHost) -> Undo:
-    """Wrap the training step, hook the optimizers' steps, and undo with the strategy's teardown.
+    """Wrap the training step, hook the optimizers' steps, and undo it all at the end or on an error.
 
     Args:
         trainer: The Trainer, its optimizers set up.
@@ -45,15 +45,36 @@ def attach(trainer: pl.Trainer, session: Session, host: LightningHost) -> Undo:
     for optimizer in trainer.optimizers:
         hook = functools.partial(_stepped, session)
         undo.add(optimizer.register_step_post_hook(hook).remove)
-    inner = strategy.teardown
 
-    def teardown() -> None:
+    def let_go() -> None:
         session.finish()
         undo()
+
+    loop = trainer.fit_loop
+    undo.add(patch_instance(loop, "run", _undone_on_error(loop.run, let_go)))
+    undo.add(patch_instance(strategy, "teardown", _undone_before(strategy.teardown, let_go)))
+    return undo
+
+
+def _undone_on_error(inner: Callable[[], Any], let_go: Callable[[], None]) -> Callable[[], Any]:
+    """Lightning forgets us on an error where an earlier callback's `on_exception` raises."""
+
+    def run() -> Any:  # noqa: ANN401 - Lightning's signature
+        try:
+            return inner()
+        except BaseException:
+            let_go()
+            raise
+
+    return run
+
+
+def _undone_before(inner: Callable[[], None], let_go: Callable[[], None]) -> Callable[[], None]:
+    def teardown() -> None:
+        let_go()
         inner()
 
-    undo.add(patch_instance(strategy, "teardown", teardown))
-    return undo
+    return teardown
 
 
 def _stepped(session: Session, optimizer: Optimizer, *_: object) -> None:
