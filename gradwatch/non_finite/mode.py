@@ -46,6 +46,11 @@ class Watch(TorchDispatchMode):
         """Hand an operation to `run`."""
         return self.run(func, args, kwargs or {})
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # A replay runs uncompiled anyway; shielding each operation would load the compiler.
+        return False
+
     @abstractmethod
     def attach(self) -> Undo:
         """Hook modules; called on entering."""
