@@ -24,7 +24,7 @@ class Sample:
 
 def draw() -> tuple[float, ...]:
     generator = np.random.rand
-    return (torch.rand(1).item(), random.random(), float(generator()))
+    return (torch.rand(1).item(), random.random(), float(generator()))  # noqa: S311
 
 
 @pytest.mark.parametrize(

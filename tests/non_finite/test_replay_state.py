@@ -37,7 +37,7 @@ class Busy(nn.Module):
         self.by_name: dict[str, list[int]] = defaultdict(list)
         self.meter, self.kinds, self.array = Meter(), {"a"}, np.zeros(3)
         self.generator = torch.Generator().manual_seed(5)
-        self.dice, self.numpy_dice = random.Random(5), np.random.default_rng(5)
+        self.dice, self.numpy_dice = random.Random(5), np.random.default_rng(5)  # noqa: S311
         self.hidden = [nn.BatchNorm1d(4)]
         self.average: Tensor
         self.register_buffer("average", torch.zeros(4))
@@ -57,7 +57,7 @@ class Busy(nn.Module):
         self.array += self.numpy_dice.random() + self.dice.random()
         self.average = self.average * 0.9 + x.detach().mean(0) * 0.1
         self.last = self.hidden[0](self.norm(self.drop(self.lin(x))))
-        noise = torch.rand(4, generator=self.generator) + random.random() + np.random.rand()  # noqa: NPY002
+        noise = torch.rand(4, generator=self.generator) + random.random() + np.random.rand()  # noqa: NPY002, S311
         with torch.no_grad():
             self.target.lerp_(self.lin.bias, 0.1)
         assert self.last is not None
@@ -83,7 +83,7 @@ def freeze(value: object) -> object:
 
 
 def draw() -> tuple[float, ...]:
-    return (torch.rand(1).item(), random.random(), float(np.random.rand()))  # noqa: NPY002
+    return (torch.rand(1).item(), random.random(), float(np.random.rand()))  # noqa: NPY002, S311
 
 
 def squares(model: nn.Module) -> Callable[[Any], Tensor]:
