@@ -149,10 +149,14 @@ class MonitorCallback(CallbackBase):
         return {part.name: part.state_dict() for part in self.parts}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from a saved state; parts that were not there then start anew."""
-        for part in self.parts:
-            if part.name in state_dict:
+        """Go on from a saved state; a part whose state is missing or does not fit starts anew."""
+        known = [part for part in self.parts if part.name in state_dict]
+        for part in known:
+            try:
                 part.load_state_dict(state_dict[part.name])
+            except Exception as error:  # noqa: BLE001 - a monitor never keeps a run from resuming
+                reason = f"{type(error).__name__}: {error}"
+                log.warning("gradwatch: %s starts anew, its state: %s", part.name, reason)
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy and pickle as a callback that is attached to nothing."""

@@ -252,9 +252,15 @@ class Session:
         self.jury.border("after_step")
         self._ledger.settle()
 
-    @contained
+    def untap(self) -> None:
+        """Take the hooks of a micro-batch off; safe while an optimizer walks its own hooks."""
+        self._untap()
+
     def end_batch(self) -> None:
-        """Notice that a batch is over: nothing of its hooks and rates outlives it."""
+        """Notice that a batch is over: nothing of its hooks and rates outlives it.
+
+        Not to be called from an optimizer's hook: what a part set there comes off here.
+        """
         self._untap()
         self.jury.after_batch()
 
@@ -275,12 +281,11 @@ class Session:
         log.debug("session failed", exc_info=error)
         self.off = True
         self._untap()
-        self.jury.after_batch()
         self._tell(broken("gradwatch", error, self._steps))
 
     def finish(self) -> None:
         """Flush what waits for a transfer, tell the last step, close the sinks; once."""
-        self._untap()
+        self.end_batch()
         self._finish()
         self._teller.close()
         self._teller = Teller(())
@@ -288,7 +293,6 @@ class Session:
 
     @contained
     def _finish(self) -> None:
-        self.jury.after_batch()
         transfer = Transfer()
         self._ledger.load(transfer)
         self._record(transfer.fetch(), last=True)

@@ -112,7 +112,7 @@ class Watch:
 
     def _after_step(self, optimizer: Optimizer, *_: object) -> None:
         self._session.after_step(optimizer)
-        self._session.end_batch()
+        self._session.untap()
 
     def _scaler_step(self, scaler: GradScaler) -> Any:  # noqa: ANN401 - the scaler's own signature
         """Look before the scaler decides: on an overflow it skips the step and its hooks."""
