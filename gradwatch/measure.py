@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
+from gradwatch.boarding import board, collect, united_norms
 from gradwatch.norms import RELIABLE, NormGroup, NormPlan, as_plain, measurable
 from gradwatch.readings import FlowReading, ParameterReading
 from gradwatch.transfer import Transfer
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from gradwatch.layers import LayerMap
-    from gradwatch.readings import BoolArray, FloatArray, IntArray
+    from gradwatch.readings import BoolArray, FloatArray
 
 
 class Measured(NamedTuple):
@@ -223,14 +224,19 @@ class OptimizerView:
         torch._foreach_sub_(copies, now)
         return NormPlan(copies).measure(copies)
 
-    def update_ratio(self, moved: FloatArray, weight_norm: FloatArray) -> FloatArray:
+    def update_ratio(
+        self, moved: FloatArray, has_grad: BoolArray, weight_norm: FloatArray
+    ) -> FloatArray:
         """Give ‖θ′−θ‖/‖θ‖ per layer, NaN where the layer's weights are zero.
 
         Args:
             moved: (K,) update norms.
+            has_grad: (P,) parameters that had a gradient in that step; others may have one now.
             weight_norm: (L,) weight norms before the update.
         """
-        sizes = self.per_layer(self._spread(moved, np.nan))
+        spread = np.full(len(self.parameters), np.nan)
+        spread[has_grad] = moved
+        sizes = self.per_layer(spread)
         return np.divide(sizes, weight_norm, out=np.full_like(sizes, np.nan), where=weight_norm > 0)
 
     def load_zeros(self, transfer: Transfer) -> None:
@@ -252,48 +258,6 @@ class OptimizerView:
         layer = self._layer[self._present]
         summed = np.bincount(layer, weights=values, minlength=len(self.layers))
         return np.asarray(summed, dtype=np.float64)
-
-
-def united_norms(norms: FloatArray, place: IntArray, count: int) -> FloatArray:
-    """Unite norms that fall into the same place: root of summed squares, without overflow.
-
-    Args:
-        norms: (N,) norms.
-        place: (N,) where each belongs.
-        count: Number of places.
-    """
-    finite = norms[np.isfinite(norms)]
-    scale = float(finite.max(initial=0.0)) or 1.0
-    return scale * np.sqrt(np.bincount(place, weights=(norms / scale) ** 2, minlength=count))
-
-
-def total_norm(norms: FloatArray) -> float:
-    """Give the norm over all tensors of which the norms are given; NaN entries are left out."""
-    known = norms[~np.isnan(norms)]
-    return float(united_norms(known, np.zeros(len(known), dtype=np.int64), 1)[0])
-
-
-def board(transfer: Transfer, name: str, groups: Sequence[NormGroup]) -> None:
-    """Put groups of norms on board under one name."""
-    for number, group in enumerate(groups):
-        transfer.add(f"{name}/{number}", group.values)
-
-
-def collect(
-    values: Mapping[str, FloatArray], name: str, groups: Sequence[NormGroup], count: int
-) -> FloatArray:
-    """Take groups of norms off board, back in the order of the tensors.
-
-    Args:
-        values: What the transfer brought.
-        name: Name they were boarded under.
-        groups: The groups that were boarded.
-        count: Number of tensors.
-    """
-    result = np.full(count, np.nan)
-    for number, group in enumerate(groups):
-        result[group.places] = values[f"{name}/{number}"]
-    return result
 
 
 def _flattened(optimizer: Optimizer) -> tuple[list[nn.Parameter], list[int]]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from gradwatch.measure import board, collect
+from gradwatch.boarding import board, collect
 from gradwatch.norms import NormGroup, NormPlan, measurable
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from gradwatch.measure import total_norm
+from gradwatch.boarding import total_norm
 from gradwatch.readings import StepReading
 
 if TYPE_CHECKING:
