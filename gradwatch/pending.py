@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradwatch.measure import board, collect, total_norm
+from gradwatch.boarding import board, collect, total_norm
 from gradwatch.readings import StepRecord
 
 if TYPE_CHECKING:
@@ -76,11 +76,11 @@ class Pending:
         )
 
     def _flow(self, values: Mapping[str, FloatArray], number: int) -> FlowReading:
-        flow = self.reading.flow
+        flow, has_grad = self.reading.flow, self.reading.parameters.has_grad
         if not self.moved:
             return flow
         moved = collect(values, f"moved{number}", self.moved, _size(self.moved))
-        return replace(flow, update_ratio=self.view.update_ratio(moved, flow.weight_norm))
+        return replace(flow, update_ratio=self.view.update_ratio(moved, has_grad, flow.weight_norm))
 
     def _norm_clipped(self, values: Mapping[str, FloatArray], number: int) -> dict[str, float]:
         if not self.clipped:
