@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gradwatch.callbacks.host import LightningHost
     from gradwatch.session import Session
 
-IN_PLACE_TRAP = "BackwardHookFunctionBackward"
+IN_PLACE_TRAP = "BackwardHookFunction"
 IN_PLACE_LESSON = (
     'backward_hooks="module" sets torch\'s own full backward hooks, whose outputs are views '
     "that may not be modified in place, and this model does so (ReLU(inplace=True), x += y). "
