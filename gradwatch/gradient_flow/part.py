@@ -33,6 +33,8 @@ class Track:
         zero: (L,) steps in a row its gradient was exactly zero.
         missing: (L,) steps in a row it had none.
         growth: Growth of the total norm.
+        steps: Number of steps counted.
+        cut: (L,) layers that were called in the first step and got no gradient.
     """
 
     def __init__(self, layers: tuple[str, ...], window: int) -> None:
@@ -43,6 +45,8 @@ class Track:
         self.missing = np.zeros(len(layers), dtype=np.int64)
         self.history: deque[FloatArray] = deque(maxlen=window)
         self.growth = GrowthState()
+        self.steps = 0
+        self.cut: BoolArray = np.zeros(len(layers), dtype=np.bool_)
         self.layer_start: FloatArray = np.full(len(layers), np.nan)
 
     def state(self) -> dict[str, Any]:
@@ -53,7 +57,9 @@ class Track:
             "zero": self.zero.tolist(),
             "missing": self.missing.tolist(),
             "history": [row.tolist() for row in self.history],
-            "growth": [list(point) for point in self.growth.points],
+            "growth": self.growth.state_dict(),
+            "steps": self.steps,
+            "cut": self.cut.tolist(),
             "layer_start": self.layer_start.tolist(),
         }
 
@@ -65,7 +71,9 @@ class Track:
         track.zero = np.asarray(state["zero"], dtype=np.int64)
         track.missing = np.asarray(state["missing"], dtype=np.int64)
         track.history.extend(np.asarray(row, dtype=np.float64) for row in state["history"])
-        track.growth = GrowthState(tuple((int(s), float(n)) for s, n in state["growth"]))
+        track.growth = GrowthState.restored(state["growth"])
+        track.steps = int(state["steps"])
+        track.cut = np.asarray(state["cut"], dtype=np.bool_)
         track.layer_start = np.asarray(state["layer_start"], dtype=np.float64)
         return track
 
@@ -134,6 +142,7 @@ class GradientFlow(Part):
         track.vanishing = np.where(marked, track.vanishing + 1, 0)
         track.zero = np.where(exactly_zero, track.zero + 1, 0)
         track.missing = np.where(~flow.has_grad & ~flow.frozen, track.missing + 1, 0)
+        track.steps += 1
 
     def _usable(self, flow: FlowReading) -> BoolArray:
         grad, weight = flow.grad_norm, flow.weight_norm
@@ -150,10 +159,12 @@ class GradientFlow(Part):
         for layer in np.flatnonzero(judged & (track.zero >= patience)):
             yield wording.dead(reading, int(layer), patience)
         cut_off = judged & ~flow.has_grad & ~flow.frozen
-        called = flow.called if flow.called is not None else np.zeros_like(cut_off)
-        if (cut_off & called).any():
-            yield wording.disconnected(reading, cut_off & called)
-        for layer in np.flatnonzero(cut_off & ~called & (track.missing >= patience)):
+        # Only the first step's calls are known: later an expert may just be idle.
+        if track.steps == 1 and flow.called is not None:
+            track.cut = cut_off & flow.called
+        if track.steps == 1 and track.cut.any():
+            yield wording.disconnected(reading, track.cut)
+        for layer in np.flatnonzero(cut_off & ~track.cut & (track.missing >= patience)):
             yield wording.unused(reading, int(layer), patience)
         stale = {name: norm for name, norm in reading.stale.items() if name in self._chosen}
         if stale:
@@ -166,7 +177,7 @@ class GradientFlow(Part):
         grown = growth(track.growth)
         if grown is None or len(track.growth.points) <= self.options.patience:
             return
-        if grown.factor >= self.options.exploding:
+        if grown.exceeds(self.options.exploding):
             yield wording.exploding(reading, grown, track.layer_start)
 
     def scalars(self) -> Mapping[str, float]:

@@ -93,10 +93,11 @@ def unused(reading: StepReading, layer: int, patience: int) -> Finding:
         layer=reading.flow.layers[layer],
         severity="info",
         step=reading.step,
-        summary=f"it got no gradient for {patience} steps and was not called in the first step",
+        summary=f"it got no gradient for {patience} steps in a row",
         evidence={"steps": patience},
-        cause="the forward does not use this layer",
-        remedy="nothing if that is meant; else call it, or freeze it so that it is not optimized",
+        cause="the forward does not use this layer, or nothing of it reaches the loss",
+        remedy="nothing if that is meant (an idle expert, an unused head); else call it, or "
+        "freeze it so that it is not optimized",
     )
 
 

@@ -111,7 +111,7 @@ class NonFinite(Part):
     def _explained(self, reading: StepReading, scene: Scene) -> Finding:
         finding = _finding(scene.investigate(), reading)
         grown = growth(self._growth.get(reading.optimizer, GrowthState()))
-        if grown and grown.factor >= DIVERGED and grown.steps >= DIVERGED_STEPS:
+        if grown and grown.exceeds(DIVERGED) and grown.steps >= DIVERGED_STEPS:
             return _diverged(finding, grown)
         return finding
 
@@ -148,7 +148,7 @@ class NonFinite(Part):
             "bad_steps": self._bad_steps,
             "skipped": self._skipped,
             "in_row": self._in_row,
-            "growth": {k: [list(p) for p in v.points] for k, v in self._growth.items()},
+            "growth": {name: state.state_dict() for name, state in self._growth.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -156,8 +156,7 @@ class NonFinite(Part):
         self._bad_steps, self._skipped = int(state["bad_steps"]), int(state["skipped"])
         self._in_row = int(state["in_row"])
         self._growth = {
-            name: GrowthState(tuple((int(step), float(norm)) for step, norm in points))
-            for name, points in state["growth"].items()
+            name: GrowthState.restored(growing) for name, growing in state["growth"].items()
         }
 
 
