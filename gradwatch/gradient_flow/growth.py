@@ -54,6 +54,11 @@ class GrowthState(NamedTuple):
     points: tuple[tuple[int, float], ...] = ()
     before: float = 0.0
 
+    @property
+    def highest(self) -> float:
+        """Highest norm ever seen; 0 before the first."""
+        return max([self.before, *(norm for _, norm in self.points)])
+
     def state_dict(self) -> dict[str, Any]:
         """Give primitives."""
         return {"points": [list(point) for point in self.points], "before": self.before}

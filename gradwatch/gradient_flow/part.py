@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from gradwatch.readings import BoolArray, FloatArray, FlowReading, StepReading
 
 CLIPPED_SLACK = 1e-6
+# Patience for a branch that begins at zero: it wakes as slowly as the rate warms up.
+WAKING = 20
 
 
 class Track:
@@ -34,6 +36,7 @@ class Track:
         missing: (L,) steps in a row it had none.
         growth: Growth of the total norm.
         steps: Number of steps counted.
+        born_zero: (L,) layers whose first gradient was exactly zero.
         cut: (L,) layers that were called in the first step and got no gradient.
     """
 
@@ -46,6 +49,7 @@ class Track:
         self.history: deque[FloatArray] = deque(maxlen=window)
         self.growth = GrowthState()
         self.steps = 0
+        self.born_zero: BoolArray = np.zeros(len(layers), dtype=np.bool_)
         self.cut: BoolArray = np.zeros(len(layers), dtype=np.bool_)
         self.layer_start: FloatArray = np.full(len(layers), np.nan)
 
@@ -59,6 +63,7 @@ class Track:
             "history": [row.tolist() for row in self.history],
             "growth": self.growth.state_dict(),
             "steps": self.steps,
+            "born_zero": self.born_zero.tolist(),
             "cut": self.cut.tolist(),
             "layer_start": self.layer_start.tolist(),
         }
@@ -73,6 +78,7 @@ class Track:
         track.history.extend(np.asarray(row, dtype=np.float64) for row in state["history"])
         track.growth = GrowthState.restored(state["growth"])
         track.steps = int(state["steps"])
+        track.born_zero = np.asarray(state["born_zero"], dtype=np.bool_)
         track.cut = np.asarray(state["cut"], dtype=np.bool_)
         track.layer_start = np.asarray(state["layer_start"], dtype=np.float64)
         return track
@@ -137,8 +143,9 @@ class GradientFlow(Part):
         usable = self._usable(flow)
         marked = vanishing_layers(flow.grad_norm, usable, self.options.vanishing)
         track.history.append(np.where(usable, flow.grad_norm, 0.0))
-        marked &= ~is_rising(np.asarray(track.history))
         exactly_zero = flow.has_grad & (flow.grad_norm == 0)
+        if track.steps == 0:
+            track.born_zero = exactly_zero
         track.vanishing = np.where(marked, track.vanishing + 1, 0)
         track.zero = np.where(exactly_zero, track.zero + 1, 0)
         track.missing = np.where(~flow.has_grad & ~flow.frozen, track.missing + 1, 0)
@@ -152,10 +159,12 @@ class GradientFlow(Part):
     def _over_depth(self, track: Track, reading: StepReading) -> Iterator[Finding]:
         patience, flow = self.options.patience, reading.flow
         judged = np.asarray([name in self._chosen for name in flow.layers], dtype=np.bool_)
-        late = judged & (track.vanishing >= patience)
+        wait = np.where(track.born_zero, WAKING * patience, patience)
+        late = judged & (track.vanishing >= wait) & ~is_rising(np.asarray(track.history))
         if late.any():
-            place = where_it_vanishes(flow.grad_norm, self._usable(flow), late)
-            yield wording.vanishing(reading, place, int(late.sum()))
+            marked = judged & (track.vanishing > 0)
+            place = where_it_vanishes(flow.grad_norm, self._usable(flow), marked)
+            yield wording.vanishing(reading, place, int(marked.sum()))
         for layer in np.flatnonzero(judged & (track.zero >= patience)):
             yield wording.dead(reading, int(layer), patience)
         cut_off = judged & ~flow.has_grad & ~flow.frozen
@@ -171,9 +180,15 @@ class GradientFlow(Part):
             yield wording.never_cleared(reading, stale)
 
     def _over_time(self, track: Track, reading: StepReading) -> Iterator[Finding]:
+        highest = track.growth.highest
         track.growth = update_growth(track.growth, reading.step, reading.grad_norm)
         if len(track.growth.points) == 1:
             track.layer_start = reading.flow.grad_norm.copy()
+        if track.steps > self.options.patience and highest > 0:
+            jump = reading.grad_norm / highest
+            if jump >= self.options.exploding:
+                yield wording.jumped(reading, jump)
+                return
         grown = growth(track.growth)
         if grown is None or len(track.growth.points) <= self.options.patience:
             return

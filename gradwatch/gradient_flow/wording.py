@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gradwatch.findings import Finding
+from gradwatch.findings import Evidence, Finding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from gradwatch.gradient_flow.growth import Growth
     from gradwatch.gradient_flow.rules import Vanishing
     from gradwatch.readings import BoolArray, FloatArray, StepReading
+
+AMONG_FASTEST = 0.1
 
 
 def vanishing(reading: StepReading, place: Vanishing, count: int) -> Finding:
@@ -120,25 +122,56 @@ def exploding(reading: StepReading, grown: Growth, start: FloatArray) -> Finding
     """Word a norm that grows and grows."""
     norms = reading.flow.grad_norm
     factor = np.divide(norms, start, out=np.zeros_like(norms), where=np.nan_to_num(start) > 0)
-    layer = int(np.argmax(np.nan_to_num(factor)))
-    clipped = reading.grad_norm_clipped
-    evidence: dict[str, float | int | str] = {
-        "grad_norm": reading.grad_norm,
-        "grown_by": grown.factor,
-        "factor_per_step": grown.per_step,
-        "since_step": grown.first_step,
-        "fastest_layer": reading.flow.layers[layer],
-    }
-    if clipped is not None:
-        evidence["clipped_to"] = clipped
+    factor = np.nan_to_num(factor)
     return Finding(
         rule="exploding",
-        layer=reading.flow.layers[layer],
+        layer=_strongest(reading, factor >= AMONG_FASTEST * factor.max(initial=0.0)),
         severity="warning",
         step=reading.step,
         summary=f"the gradient norm grew {grown.factor:.3g}x since step {grown.first_step:,}"
-        + (f"; it is clipped to {clipped:.3g}" if clipped is not None else ""),
-        evidence=evidence,
+        + _clipped(reading),
+        evidence={
+            "grad_norm": reading.grad_norm,
+            "grown_by": grown.factor,
+            "factor_per_step": grown.per_step,
+            "since_step": grown.first_step,
+            "fastest_layer": reading.flow.layers[int(np.argmax(factor))],
+            **_clipped_evidence(reading),
+        },
         cause="the learning rate is too high for the curvature, or a recurrence amplifies",
         remedy="lower the learning rate or warm it up, and clip the gradient norm",
     )
+
+
+def jumped(reading: StepReading, factor: float) -> Finding:
+    """Word a norm that is suddenly far above everything before."""
+    return Finding(
+        rule="exploding",
+        layer=_strongest(reading, reading.flow.has_grad),
+        severity="warning",
+        step=reading.step,
+        summary=f"the gradient norm jumped in one step to {factor:.3g}x the highest before"
+        + _clipped(reading),
+        evidence={
+            "grad_norm": reading.grad_norm,
+            "times_the_highest_before": factor,
+            **_clipped_evidence(reading),
+        },
+        cause="an outlier in the data, a term of the loss that blew up, or a step too far",
+        remedy="look at this step's batch, clip the gradient norm, or lower the learning rate",
+    )
+
+
+def _strongest(reading: StepReading, among: BoolArray) -> str:
+    norms = np.where(among, np.nan_to_num(reading.flow.grad_norm), -1.0)
+    return reading.flow.layers[int(np.argmax(norms))]
+
+
+def _clipped(reading: StepReading) -> str:
+    clipped = reading.grad_norm_clipped
+    return "" if clipped is None else f"; it is clipped to {clipped:.3g}"
+
+
+def _clipped_evidence(reading: StepReading) -> dict[str, Evidence]:
+    clipped = reading.grad_norm_clipped
+    return {} if clipped is None else {"clipped_to": clipped}
