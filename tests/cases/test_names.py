@@ -342,7 +342,7 @@ def test_a_loss_without_a_single_label_is_a_fault_of_the_loss(
     loss = ignored if target == "classes" else weighted
     finding = stop(run, net, [(torch.randn(5, 4), torch.full((5,), -100))], loss=loss)
     assert finding.layer == "<loss>"
-    note("b09", "&lt;loss&gt; with batch index", finding.summary)
+    note("b09", "<loss> with batch index", finding.summary)
 
 
 @pytest.mark.parametrize("factor", [9000.0, 16000.0])
@@ -367,7 +367,7 @@ def test_bad_data_is_named_by_its_place_in_the_batch(
     finding = stop(run, net, [bad])
     assert finding.layer == "<input>"
     assert finding.evidence["samples"] == str(sample)
-    note("b17", "&lt;input&gt;, tensor and sample", finding.summary)
+    note("b17", "<input>, tensor and sample", finding.summary)
 
 
 @pytest.mark.parametrize("function", [torch.sqrt, lambda x: x.log1p().sqrt()])
