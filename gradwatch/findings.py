@@ -63,7 +63,8 @@ class Finding:
         """
         numbers = ", ".join(f"{name} {_short(value)}" for name, value in self.evidence.items())
         rest = (("evidence", numbers), ("cause", self.cause), ("remedy", self.remedy))
-        head = f"{self.rule} in {self.layer} at step {self.step:,}: {self.summary}"
+        rank = f" on rank {self.rank}" if self.rank else ""
+        head = f"{self.rule} in {self.layer} at step {self.step:,}{rank}: {self.summary}"
         return [head, *(f"  {name:<10}{text}" for name, text in rest if text)]
 
 

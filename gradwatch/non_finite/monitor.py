@@ -87,7 +87,7 @@ class NonFinite(Part):
         finding = self._bad_weights(reading) if weights else self._explained(reading, scene)
         finding = replace(finding, summary=f"{finding.summary}{self._consequence(reading)}")
         action = self._action(reading)
-        if action == "skip":
+        if action == "skip" or (action == "proceed" and _scaler_skips(reading)):
             self._skipped += 1
         return Verdict(action, (finding,))
 
@@ -106,7 +106,10 @@ class NonFinite(Part):
             "proceed": "the update goes on (policy 'warn')",
             "skip": f"the update is skipped ({self._in_row} in a row)",
         }
-        return f"{finite}; {told[self._action(reading)]}"
+        action = self._action(reading)
+        if action == "proceed" and _scaler_skips(reading):
+            action = "skip"
+        return f"{finite}; {told[action]}"
 
     def _explained(self, reading: StepReading, scene: Scene) -> Finding:
         finding = _finding(scene.investigate(), reading)
@@ -158,6 +161,10 @@ class NonFinite(Part):
         self._growth = {
             name: GrowthState.restored(growing) for name, growing in state["growth"].items()
         }
+
+
+def _scaler_skips(reading: StepReading) -> bool:
+    return reading.loss_scale is not None and bool(reading.non_finite)
 
 
 def _finding(answer: Answer, reading: StepReading) -> Finding:

@@ -1,0 +1,93 @@
+"""Two processes that train together decide together, and watching them changes no bit."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.kit import differences
+
+SCRIPT = Path(__file__).with_name("two_processes.py")
+ROOT = Path(__file__).parents[2]
+PATIENCE_SECONDS = 240
+
+
+def find_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def start(rank: int, port: int, folder: Path) -> "subprocess.Popen[str]":
+    together = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "NODE_RANK": "0", "PYTHONPATH": str(ROOT)}
+    return subprocess.Popen(
+        [sys.executable, "-W", "ignore", str(SCRIPT), str(folder)],
+        env={**os.environ, **together, **own, "OMP_NUM_THREADS": "1"},
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """Give what each rank saw; a rank that hangs fails the tests."""
+    folder, port = tmp_path_factory.mktemp("ranks"), find_port()
+    processes = [start(rank, port, folder) for rank in range(2)]
+    try:
+        outputs = [process.communicate(timeout=PATIENCE_SECONDS)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("bare", "watched"), [("bare", "watched"), ("accumulated", "accumulated and watched")]
+)
+def test_watching_two_ranks_changes_no_bit(
+    bare: str, watched: str, ranks: list[dict[str, Any]]
+) -> None:
+    for rank in ranks:
+        assert differences(rank[bare], rank[watched]["run"]) == []
+        assert rank[watched]["findings"] == []
+    assert differences(ranks[0][bare], ranks[1][bare]) != []
+
+
+def test_only_rank_0_tells(ranks: list[dict[str, Any]]) -> None:
+    assert [rank["watched"]["records"] for rank in ranks] == [14, 0]
+
+
+def test_all_ranks_skip_where_one_of_them_saw_a_bad_sample(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        assert differences(rank["by hand"], rank["skipped"]["run"]) == []
+
+
+def test_the_guilty_rank_and_its_sample_are_named_once_on_rank_0(
+    ranks: list[dict[str, Any]],
+) -> None:
+    first, second = (rank["skipped"] for rank in ranks)
+    assert first["findings"] == second["findings"]
+    assert first["told"] == ["non_finite"] * 2
+    assert second["told"] == []
+    text = "\n".join(first["findings"][0])
+    assert "<input>" in text
+    assert "at step 1 on rank 1:" in text
+    assert "sample 2" in text
+
+
+def test_all_ranks_raise_alike_and_keep_their_weights(ranks: list[dict[str, Any]]) -> None:
+    errors = [rank["raised"]["error"].partition("intact")[0] for rank in ranks]
+    assert errors[0] == errors[1]
+    assert "stopped before the update" in errors[0]
+    for rank in ranks:
+        assert differences(rank["one step"], rank["raised"]["weights"]) == []

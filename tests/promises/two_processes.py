@@ -1,0 +1,91 @@
+"""Trainings in one of two processes that train together; run as a script, once a rank."""
+
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gradwatch import NonFiniteGradientError, NonFiniteOptions
+from tests.kit import (
+    Net,
+    ResumableLoader,
+    SkipsByHand,
+    build,
+    fingerprint,
+    fit,
+    make_samples,
+    watcher,
+)
+
+DDP = {"strategy": "ddp", "devices": 2, "log_every_n_steps": 1}
+ON_RANK_1 = 13
+ACCUMULATED = {"accumulate_grad_batches": 2}
+
+
+def make_own_loader(*spoil: int) -> Any:
+    """Give this rank every second sample."""
+    rank = int(os.environ["RANK"])
+    return ResumableLoader(tuple(part[rank::2] for part in make_samples(56, spoil)))
+
+
+def train(callbacks: list[Any], *spoil: int, **options: Any) -> dict[str, Any]:
+    module = build(Net)
+    loader = make_own_loader(*spoil)
+    return fingerprint(fit(module, callbacks, loader, **DDP, **options), module)
+
+
+def tell(callback: Any, sink: Any) -> dict[str, Any]:
+    return {
+        "findings": [finding.lines() for finding in callback.findings],
+        "told": [finding.rule for finding in sink.findings],
+        "records": len(sink.records),
+    }
+
+
+def watched(policy: Any, *spoil: int, **options: Any) -> dict[str, Any]:
+    callback, sink = watcher(non_finite=NonFiniteOptions(policy=policy))
+    run = train([callback], *spoil, **options)
+    return {"run": run, **tell(callback, sink)}
+
+
+def raised() -> dict[str, Any]:
+    callback, sink = watcher()
+    module = build(Net)
+    try:
+        fit(module, [callback], make_own_loader(ON_RANK_1), **DDP)
+    except NonFiniteGradientError as error:
+        weights = {name: each.detach().clone() for name, each in module.named_parameters()}
+        return {**tell(callback, sink), "error": str(error), "weights": weights}
+    return {}
+
+
+def one_step() -> dict[str, Any]:
+    module = build(Net)
+    fit(module, [], make_own_loader(ON_RANK_1), max_steps=1, **DDP)
+    return dict(module.named_parameters())
+
+
+SCENES: dict[str, Callable[[], Any]] = {
+    "bare": partial(train, []),
+    "watched": partial(watched, "raise"),
+    "accumulated": partial(train, [], **ACCUMULATED),
+    "accumulated and watched": partial(watched, "raise", **ACCUMULATED),
+    "one step": one_step,
+    "by hand": partial(train, [SkipsByHand()], ON_RANK_1),
+    "skipped": partial(watched, "skip", ON_RANK_1),
+    "raised": raised,
+}
+
+
+def main(folder: Path) -> None:
+    results = {name: scene() for name, scene in SCENES.items()}
+    rank = torch.distributed.get_rank()
+    torch.save(results, folder / f"{rank}.pt")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
