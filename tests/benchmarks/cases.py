@@ -119,7 +119,8 @@ def make_table(said: dict[tuple[str, str], list[str]]) -> str:
     """
     rows = []
     for (case, expected), got in sorted(said.items()):
-        rows.append(f"| {case} | {KINDS[case]} | {escape(expected)} | {escape(got[0])} | {len(got)} |")
+        cells = (case, KINDS[case], escape(expected), escape(got[0]), str(len(got)))
+        rows.append(f"| {' | '.join(cells)} |")
     return HEAD + "\n".join(rows) + "\n"
 
 

@@ -1,8 +1,7 @@
 """One way to run a faulty model, twice: through a Trainer with GradWatch, and in a plain loop."""
 
-import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
@@ -122,8 +121,9 @@ def through_lightning(
     plugins: Any = [] if scale is None else [make_scaled(scale)]
     trainer = make_trainer(guard, plugins=plugins, accumulate_grad_batches=accumulate)
     task, error = Task(net, loss, optimizer), None
+    data: Any = list(batches)
     try:
-        trainer.fit(task, DataLoader(list(batches), batch_size=None))
+        trainer.fit(task, DataLoader(data, batch_size=None))
     except NonFiniteGradientError as stopped:
         error = stopped
     return Outcome(task, sink, guard.findings, error)

@@ -87,9 +87,7 @@ def without_grad(x: Tensor) -> Tensor:
         return x * 2
 
 
-@pytest.mark.parametrize(
-    "how", [Tensor.detach, as_numpy_and_back, without_grad, lambda x: x.data]
-)
+@pytest.mark.parametrize("how", [Tensor.detach, as_numpy_and_back, without_grad, lambda x: x.data])
 def test_a_cut_graph_is_told_at_the_first_step_with_the_module_that_cuts_it(
     run: Run, note: Note, how: Callable[[Tensor], Tensor]
 ) -> None:

@@ -45,7 +45,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Full backward hook is firing")
 
 
 def make_loader(count: int = 4) -> DataLoader[Any]:
-    batches = [(torch.randn(5, 4), torch.randn(5, 3)) for _ in range(count)]
+    batches: Any = [(torch.randn(5, 4), torch.randn(5, 3)) for _ in range(count)]
     return DataLoader(batches, batch_size=None)
 
 

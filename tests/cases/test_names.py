@@ -276,7 +276,7 @@ def test_a_fault_inside_a_checkpointed_block_is_found(
 ) -> None:
     net = Checkpointed(function, reentrant=reentrant)
     with torch.no_grad():
-        net.block["layer"].bias[0] = -50.0
+        net.get_parameter("block.layer.bias")[0] = -50.0
     finding = stop(run, net, [make_batch()])
     assert finding.layer == "net.block.op"
     note("a07", "block.op", f"{finding.layer}: {finding.summary}")

@@ -101,7 +101,7 @@ def make_net() -> nn.Module:
 
 def make_loader(count: int, width: int = 3) -> Loader:
     generator = torch.Generator().manual_seed(1)
-    batches = [
+    batches: Any = [
         (torch.randn(5, 4, generator=generator), torch.randn(5, width, generator=generator))
         for _ in range(count)
     ]
@@ -140,7 +140,7 @@ def test_the_norm_before_and_after_clipping_and_the_rate_are_told_apart(
     trainer: Run, note: Note, limit: float
 ) -> None:
     net, loader = make_net(), make_loader(4)
-    net[2].weight.data.mul_(30)
+    net.get_parameter("2.weight").data.mul_(30)
     expected = gradient_norm(net, list(loader)[:1])
     guard, sink = make_watch()
     trainer(guard, gradient_clip_val=limit).fit(Regression(net), loader)

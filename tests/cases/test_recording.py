@@ -47,7 +47,7 @@ def make_net() -> nn.Module:
 
 
 def make_loader(count: int, bad: float | None = None) -> DataLoader[Any]:
-    batches = [(torch.randn(5, 4), torch.randn(5, 3)) for _ in range(count)]
+    batches: Any = [(torch.randn(5, 4), torch.randn(5, 3)) for _ in range(count)]
     if bad is not None:
         batches[1][0][3, 0] = bad
     return DataLoader(batches, batch_size=None)
@@ -157,7 +157,7 @@ def test_a_batch_that_is_left_out_makes_no_record_and_leaves_no_stale_norm(
         trainer(guard).fit(Logging(make_net(), skip_odd=skip_odd), loader)
         return [record.scalars["grad/norm"] for record in sink.records], guard.findings
 
-    batches = [(torch.randn(5, 4), torch.randn(5, 3)) for _ in range(8)]
+    batches: Any = [(torch.randn(5, 4), torch.randn(5, 3)) for _ in range(8)]
     with pytest.warns(UserWarning, match="returned `None`"):
         norms, findings = watched(DataLoader(batches, batch_size=None), skip_odd=True)
     expected, _ = watched(DataLoader(batches[::2], batch_size=None), skip_odd=False)

@@ -67,6 +67,8 @@ def test_both_ways_tell_the_same(kind: str, policy: str, accumulate: int) -> Non
     assert bool(one.findings) is (kind != "healthy")
     assert (one.error is None) is (other.error is None)
     for a, b in zip(one.sink.records, other.sink.records, strict=True):
+        assert a.flow is not None
+        assert b.flow is not None
         assert (a.step, a.flow.layers) == (b.step, b.flow.layers)
         for name in ("grad_norm", "weight_norm", "act_grad", "update_ratio", "zero_fraction"):
             np.testing.assert_equal(getattr(a.flow, name), getattr(b.flow, name))

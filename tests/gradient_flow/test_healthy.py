@@ -109,11 +109,11 @@ def make_batches(model: nn.Module, seed: int = 0) -> Iterator[tuple[Tensor, Tens
     shape = (16, 1, 8, 8) if image else shapes.get(type(model), (16, 8))
     for _ in range(STEPS):
         y = torch.randint(0, 3, (16,), generator=generator)
-        x = torch.randn(*shape, generator=generator) + y.reshape(-1, *[1] * (len(shape) - 1))
-        yield (x, y) if not isinstance(model, Words) else (
-            torch.randint(0, 16, (16, 9), generator=generator) + 17 * y[:, None],
-            y,
-        )
+        if isinstance(model, Words):
+            x = torch.randint(0, 16, (16, 9), generator=generator) + 17 * y[:, None]
+        else:
+            x = torch.randn(*shape, generator=generator) + y.reshape(-1, *[1] * (len(shape) - 1))
+        yield x, y
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {
