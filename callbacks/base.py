@@ -154,7 +154,7 @@ class MonitorCallback(CallbackBase):
         for part in known:
             try:
                 part.load_state_dict(state_dict[part.name])
-            except Exception as error:  # noqa: BLE001 - a monitor never keeps a run from resuming
+            except Exception as error:  # noqa: BLE001, PERF203 - no monitor keeps a run from resuming
                 reason = f"{type(error).__name__}: {error}"
                 log.warning("gradwatch: %s starts anew, its state: %s", part.name, reason)
 

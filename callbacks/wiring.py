@@ -29,7 +29,7 @@ IN_PLACE_LESSON = (
 
 
 def attach(trainer: pl.Trainer, session: Session, host: LightningHost) -> Undo:
-    """Wrap the training step, hook the optimizers' steps, and undo it all at the end or on an error.
+    """Wrap the training step, hook the optimizers, and undo it all at the end or on an error.
 
     Args:
         trainer: The Trainer, its optimizers set up.

@@ -16,7 +16,7 @@ from gradwatch import MemorySink
 from gradwatch.callbacks import GradWatch
 
 Loader = DataLoader[tuple[Tensor, ...]]
-QUIET = {
+QUIET: dict[str, Any] = {
     "accelerator": "cpu",
     "logger": False,
     "enable_progress_bar": False,
@@ -110,7 +110,7 @@ def make_loader(count: int = 28, spoil: Sequence[int] = (), size: int = 4) -> Lo
 class ResumableLoader:
     """Batches in their order that know, as Lightning asks of them, where they stand."""
 
-    def __init__(self, samples: tuple[Tensor, Tensor], size: int = 4) -> None:
+    def __init__(self, samples: tuple[Tensor, ...], size: int = 4) -> None:
         self._batches = list(zip(*(part.split(size) for part in samples), strict=True))
         self._next = 0
 
@@ -186,7 +186,7 @@ def random_state() -> dict[str, Any]:
     return {
         "torch": torch.get_rng_state(),
         "random": random.getstate(),
-        "numpy": np.random.get_state()[1],  # noqa: NPY002 - the global generator's
+        "numpy": np.random.get_state(legacy=False)["state"],  # noqa: NPY002 - the global one
     }
 
 

@@ -145,8 +145,8 @@ def test_a_plain_loop_refuses_the_same() -> None:
         watch(module, optimizer, adaptive_lr=True, console=False)
     with pytest.raises(ConfigurationError, match="log_every_n_steps must be a positive"):
         watch(module, optimizer, log_every_n_steps=-1, console=False)
-    with pytest.raises(ConfigurationError, match="'haed' matches no layer .nearest: 'head'"):
-        flow = GradientFlowOptions(layers=("haed",))
+    flow = GradientFlowOptions(layers=("haed",))
+    with pytest.raises(ConfigurationError, match=r"'haed' matches no layer .nearest: 'head'"):
         watch(module, optimizer, gradient_flow=flow, console=False)
     assert not any(part._forward_hooks for part in module.modules())
 

@@ -38,12 +38,12 @@ class Gan(Net):
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         x, y = batch
-        first, second = self.optimizers()  # type: ignore[misc,union-attr]
+        first, second = self.optimizers()  # type: ignore[attr-defined]
         self._turn(first, lambda: F.cross_entropy(self(x), y))
         fake = self.generator(torch.randn(len(x), 5)).view(-1, 1, 6, 6)
         self._turn(second, lambda: -self(fake).logsumexp(1).mean())
         for scheduler in self.lr_schedulers():  # type: ignore[union-attr]
-            scheduler.step()  # type: ignore[call-arg]
+            scheduler.step()
 
     def _turn(self, optimizer: Any, loss_of: Callable[[], Tensor]) -> None:
         self.toggle_optimizer(optimizer)
@@ -98,13 +98,16 @@ class Hooked(Net):
         super().__init__()
         self.hidden.register_forward_pre_hook(lambda _m, args: (args[0] * 1.01,))
         self.norm.register_forward_hook(lambda _m, _args, out: out * 0.99)
-        self.head.register_full_backward_hook(lambda _m, gin, _gout: (gin[0] * 1.5,))
+        self.head.register_full_backward_hook(self._enlarge)
         self.head.weight.register_hook(lambda grad: grad * 0.5)
         self.conv.register_forward_hook(self._count)
         self.register_buffer("calls", torch.zeros(()))
 
+    def _enlarge(self, _module: object, grad_in: Any, _grad_out: object) -> Any:
+        return (grad_in[0] * 1.5,)
+
     def _count(self, *_: object) -> None:
-        self.calls += 1
+        self.get_buffer("calls").add_(1)
 
 
 class Transformer(Net):
@@ -207,7 +210,7 @@ def test_a_run_resumed_amid_an_epoch_is_bit_identical_too() -> None:
     def resumed(callbacks: Callable[[], tuple[Any, ...]]) -> dict[str, Any]:
         fit(build(Net), (*callbacks(), SavesAt(4)), ResumableLoader(make_samples()), max_steps=6)
         module, loader = build(Net), ResumableLoader(make_samples())
-        options = {"ckpt_path": "middle.ckpt", "log_every_n_steps": 1}
+        options: dict[str, Any] = {"ckpt_path": "middle.ckpt", "log_every_n_steps": 1}
         return fingerprint(fit(module, callbacks(), loader, **options), module)
 
     watched = resumed(lambda: (watcher()[0],))

@@ -63,7 +63,7 @@ def test_a_skip_is_bit_for_bit_the_skip_by_hand(name: str) -> None:
         module = build(make)
         trainer = fit(module, callbacks, make_loader(28, BAD), log_every_n_steps=1, **options())
         prints.append(fingerprint(trainer, module))
-    assert differences(*prints) == []
+    assert differences(prints[0], prints[1]) == []
     faults = [finding for finding in sink.findings if finding.rule == "non_finite"]
     assert {finding.layer for finding in faults} == {"<input>"}
     assert all("the update is skipped" in finding.summary for finding in faults)
@@ -84,7 +84,7 @@ def test_a_warning_lets_the_update_through_as_it_was() -> None:
         module = build(Calm)
         trainer = fit(module, callbacks, make_loader(28, BAD[:1]), max_epochs=1)
         prints.append(fingerprint(trainer, module))
-    assert differences(*prints) == []
+    assert differences(prints[0], prints[1]) == []
     assert "the update goes on (policy 'warn')" in sink.findings[0].summary
 
 
@@ -135,7 +135,7 @@ def test_the_checkpoint_resumes_at_the_failing_batch_as_if_nothing_had_been() ->
         trainer = fit(module, [callback], loader, ckpt_path=ckpt_path)
         prints.append({**fingerprint(trainer, module), "losses": module.losses[-12:]})
     assert len(module.losses) == 12
-    assert differences(*prints) == []
+    assert differences(prints[0], prints[1]) == []
 
 
 def test_no_checkpoint_is_kept_where_none_is_wanted() -> None:

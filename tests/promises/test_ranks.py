@@ -91,3 +91,14 @@ def test_all_ranks_raise_alike_and_keep_their_weights(ranks: list[dict[str, Any]
     assert "stopped before the update" in errors[0]
     for rank in ranks:
         assert differences(rank["one step"], rank["raised"]["weights"]) == []
+
+
+def test_norms_of_sharded_gradients_are_those_of_the_whole_on_every_rank(
+    ranks: list[dict[str, Any]],
+) -> None:
+    for rank in ranks:
+        seen = rank["sharded"]
+        assert seen["kinds"] == {"DTensor"}
+        for measured, whole in zip(seen["measured"], seen["whole"], strict=True):
+            assert measured == pytest.approx(whole, rel=1e-5)
+            assert min(whole) > 0

@@ -71,7 +71,7 @@ def stories() -> tuple[Story, Story]:
     fit(build(Fading), [callback, saves], make_data(), log_every_n_steps=1)
     unbroken = tell(callback, sink, since=7)
     again, told = make_watch()
-    options = {"ckpt_path": "middle.ckpt", "log_every_n_steps": 1}
+    options: dict[str, Any] = {"ckpt_path": "middle.ckpt", "log_every_n_steps": 1}
     fit(build(Fading), [again], make_data(), **options)
     return unbroken, tell(again, told, since=7)
 

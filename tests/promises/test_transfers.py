@@ -78,7 +78,7 @@ class Waits:
 
 class Dispatched(TorchDispatchMode):
     def __init__(self, waits: Waits) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.waits = waits
 
     def __torch_dispatch__(

@@ -8,8 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from gradwatch import NonFiniteGradientError, NonFiniteOptions
+from gradwatch.layers import LayerMap
+from gradwatch.measure import OptimizerView
+from gradwatch.transfer import Transfer
 from tests.kit import (
     Net,
     ResumableLoader,
@@ -21,7 +27,7 @@ from tests.kit import (
     watcher,
 )
 
-DDP = {"strategy": "ddp", "devices": 2, "log_every_n_steps": 1}
+DDP: dict[str, Any] = {"strategy": "ddp", "devices": 2, "log_every_n_steps": 1}
 ON_RANK_1 = 13
 ACCUMULATED = {"accumulate_grad_batches": 2}
 
@@ -69,6 +75,27 @@ def one_step() -> dict[str, Any]:
     return dict(module.named_parameters())
 
 
+def sharded() -> dict[str, Any]:
+    """Measure sharded gradients beside the whole ones, at first exactly, then fast."""
+    mesh = init_device_mesh("cpu", (2,))
+    model = nn.Sequential(nn.Linear(7, 5), nn.Tanh(), nn.Linear(5, 3))
+    for module in (model[0], model[2], model):
+        fully_shard(module, mesh=mesh)
+    layers = LayerMap(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    view = OptimizerView(optimizer, layers, layers.names)
+    measured, whole = [], []
+    for _ in range(2):
+        model.zero_grad()
+        model(torch.randn(4, 7)).square().sum().backward()
+        transfer = Transfer()
+        view.load(transfer)
+        measured.append(view.unload(transfer.fetch(), 1.0, None).parameters.grad_norm.tolist())
+        grads: list[Any] = [parameter.grad for parameter in model.parameters()]
+        whole.append([float(grad.full_tensor().double().norm()) for grad in grads])
+    return {"measured": measured, "whole": whole, "kinds": {type(g).__name__ for g in grads}}
+
+
 SCENES: dict[str, Callable[[], Any]] = {
     "bare": partial(train, []),
     "watched": partial(watched, "raise"),
@@ -77,6 +104,7 @@ SCENES: dict[str, Callable[[], Any]] = {
     "one step": one_step,
     "by hand": partial(train, [SkipsByHand()], ON_RANK_1),
     "skipped": partial(watched, "skip", ON_RANK_1),
+    "sharded": sharded,
     "raised": raised,
 }
 
