@@ -16,6 +16,21 @@ INPUT = "<input>"
 OPTIMIZER = "<optimizer>"
 ROOT = "<root>"
 
+# Evidence that is a sentence, and how its line begins.
+OWN_LINES = {
+    "line": "written",
+    "inputs": "inputs",
+    "gradients in": "gradients",
+    "outputs": "outputs",
+    "forward inputs": "forward",
+    "chain": "chain",
+    "replay": "replayed",
+}
+LINES = (
+    "written", "evidence", "inputs", "gradients", "outputs", "forward", "chain", "cause",
+    "remedy", "replayed",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
@@ -59,10 +74,26 @@ class Finding:
         """Give the finding as the few lines every text sink shows.
 
         The first line carries step, layer and summary; evidence, cause and
-        remedy follow where there are any.
+        remedy follow where there are any. What is a sentence of its own among
+        the evidence gets a line of its own.
+
+        Examples:
+            >>> told = {"batch": 17, "line": "model.py:88: scores.softmax(-1)"}
+            >>> Finding(
+            ...     rule="non_finite",
+            ...     layer="attn",
+            ...     severity="error",
+            ...     step=1204,
+            ...     summary="NaN born in attn",
+            ...     evidence=told,
+            ... ).lines()[1:]
+            ['  written   model.py:88: scores.softmax(-1)', '  evidence  batch 17']
         """
-        numbers = ", ".join(f"{name} {_short(value)}" for name, value in self.evidence.items())
-        rest = (("evidence", numbers), ("cause", self.cause), ("remedy", self.remedy))
+        short = {name: value for name, value in self.evidence.items() if name not in OWN_LINES}
+        numbers = ", ".join(f"{name} {_short(value)}" for name, value in short.items())
+        known = {"evidence": numbers, "cause": self.cause, "remedy": self.remedy}
+        known |= {own: str(self.evidence.get(key, "")) for key, own in OWN_LINES.items()}
+        rest = ((name, known[name]) for name in LINES)
         rank = f" on rank {self.rank}" if self.rank else ""
         head = f"{self.rule} in {self.layer} at step {self.step:,}{rank}: {self.summary}"
         return [head, *(f"  {name:<10}{text}" for name, text in rest if text)]

@@ -43,6 +43,9 @@ class Blame:
         dtype: Type of what the operation computed, such as ``"float16"``.
         max_input: Largest finite magnitude that went into the operation; NaN where unknown.
         hint: What the shape of the fault suggests looking for.
+        cause_name: Name of the cause in the table, empty where none fits.
+        cause: What brought it about, with this step's numbers.
+        remedy: What helps against that cause.
         evidence: Further numbers and words.
     """
 
@@ -64,6 +67,9 @@ class Blame:
     dtype: str = ""
     max_input: float = float("nan")
     hint: str = ""
+    cause_name: str = ""
+    cause: str = ""
+    remedy: str = ""
     evidence: Mapping[str, Evidence] = field(default_factory=dict)
 
 

@@ -43,7 +43,7 @@ def finding_of(
         blame: Where the bad value was born.
         step: Optimizer step.
         micro_batches: Micro-batches the step consists of.
-        cause: What brought it about, where that is known.
+        cause: What brought it about, where more is known than the blame says.
         rank: Rank whose data showed it.
 
     Returns:
@@ -142,11 +142,12 @@ def _evidence(blame: Blame, micro_batches: int) -> dict[str, Evidence]:
 
 
 def _remedy(blame: Blame) -> str:
-    known = blame.hint or REMEDIES.get(blame.place) or BY_KIND.get(blame.kind, "")
+    # That the result was masked and its input not is the more special advice.
+    advice = blame.hint if blame.hint and blame.batch_path else blame.remedy or blame.hint
+    known = advice or REMEDIES.get(blame.place) or BY_KIND.get(blame.kind, "")
     return known if blame.kind else ""
 
 
 def _cause(blame: Blame) -> str:
-    if blame.verdict == REPRODUCIBLE:
-        return ""
-    return VERDICTS.get(blame.verdict, blame.verdict)
+    doubt = VERDICTS.get(blame.verdict, "" if blame.verdict == REPRODUCIBLE else blame.verdict)
+    return "; ".join(part for part in (blame.cause, doubt) if part)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sysconfig
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,11 @@ from torch import Tensor, nn
 
 from gradwatch.non_finite.blame import Fault
 from gradwatch.non_finite.capture import named_tensors
+from gradwatch.non_finite.evidence import Seen, empty_rows, numbers_in, tallies
 from gradwatch.non_finite.flags import Value, dense_parts, worst
 from gradwatch.non_finite.mode import Watch
 from gradwatch.non_finite.operations import read_arguments, signature, written_tensors
+from gradwatch.non_finite.surroundings import Surroundings
 from gradwatch.undo import Undo
 
 # Whose lines are nobody's fault: this package's own, and those of installed frameworks.
@@ -57,23 +59,28 @@ class Sight:
 
 
 class Probe(Watch):
-    """Count operations as the trace did and look at two of them.
+    """Count operations as the trace did and look at a few of them.
 
     Args:
         fault: What is to blame: its operation is looked at, its source gives the line of
             code, and in the forward pass the outputs of the calls around it are looked at.
+        around: The neighbours that are looked at too.
 
     Attributes:
         sight: What the blamed operation showed.
+        seen: What the operations looked at read and gave, by index.
         line: The user's line, empty where none is on the stack.
         outputs: What the calls around it gave, innermost first.
     """
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: Fault, around: Surroundings) -> None:
         """Start to count."""
         super().__init__()
         self._fault, self._index, self._looking = fault, 0, False
+        self._wanted = {fault.operation.index, fault.source, around.scaling}
+        self._wanted |= {*around.makers, *around.twins}
         self.sight = Sight()
+        self.seen: dict[int, Seen] = {}
         self.line = ""
         self.outputs: list[Sight] = []
 
@@ -93,13 +100,25 @@ class Probe(Watch):
         index, self._index = self._index, self._index + 1
         if index == self._fault.source:
             self.line = users_line()
-        if index != self._fault.operation.index:
+        if index not in self._wanted:
             return func(*args, **kwargs)
         sign = signature(func)
-        largest = _largest(read_arguments(sign, args, kwargs))
+        arguments = list(read_arguments(sign, args, kwargs))
+        # An operation in place overwrites what it read: count before it runs.
+        inputs, empty = tallies(arguments), empty_rows(sign.name, arguments)
         output = func(*args, **kwargs)
-        self.sight = look(written_tensors(sign, args, kwargs, output))
-        self.sight.name, self.sight.max_input = sign.name, largest
+        written = list(written_tensors(sign, args, kwargs, output))
+        seen = Seen(
+            name=sign.name,
+            inputs=inputs,
+            outputs=tallies(written),
+            numbers=numbers_in(arguments),
+            empty_rows=empty,
+        )
+        self.seen[index] = seen
+        if index == self._fault.operation.index:
+            self.sight = look(written)
+            self.sight.name, self.sight.max_input = sign.name, seen.max_input
         return output
 
     def confirms(self, fault: Fault) -> bool:
@@ -136,17 +155,6 @@ def _is_users(path: str) -> bool:
     if INSTALLED.search(path):
         return True
     return "-packages/" not in path and not path.startswith(STANDARD)
-
-
-def _largest(arguments: Iterator[object]) -> float:
-    tensors = (each for each in arguments if isinstance(each, Tensor) and each.is_floating_point())
-    peaks = [_peak(part) for tensor in tensors for part in dense_parts(tensor) if part.numel()]
-    return max((peak for peak in peaks if peak == peak), default=float("nan"))  # noqa: PLR0124
-
-
-def _peak(part: Tensor) -> float:
-    finite = part[torch.isfinite(part)] if part.dim() else part.reshape(1)[torch.isfinite(part)]
-    return float(finite.abs().max()) if finite.numel() else float("nan")
 
 
 def look(tensors: Iterable[Tensor]) -> Sight:

@@ -26,11 +26,12 @@ from gradwatch.non_finite.blame import (
 )
 from gradwatch.non_finite.capture import Held, rng_preserved
 from gradwatch.non_finite.flags import dense_parts
-from gradwatch.non_finite.memory import storage_number
+from gradwatch.non_finite.memory import Use, storage_number
 from gradwatch.non_finite.mode import Watch
 from gradwatch.non_finite.probe import Probe
 from gradwatch.non_finite.program import Program, Suspects, each_root
 from gradwatch.non_finite.state import Snapshot, gradients_aside
+from gradwatch.non_finite.surroundings import Surroundings, surroundings_of
 from gradwatch.non_finite.telling import blame_of
 from gradwatch.non_finite.trace import Trace
 from gradwatch.non_finite.walk import Record
@@ -92,16 +93,20 @@ class _Investigation:
         trace, probe = Trace(self._model), None
         try:
             roots = self._replay(trace)
-            fault = self._fault(trace, roots)
+            record, gradients = Record(trace, trace.flags.read()), self._gradients(trace)
+            named = {use.storage: name for use, name in gradients.items()}
+            leaves = dict(_leaves(self._model, self._held))
+            fault = Judge(record, leaves).fault(_uses(trace, roots), list(gradients))
+            around = surroundings_of(fault, record, leaves, named) if fault else Surroundings()
             if fault is not None and replays > 1:
-                probe = Probe(fault)
+                probe = Probe(fault, around)
                 self._replay(probe)
         finally:
             self._snapshot.restore()
         verdict = self._verdict(fault, probe, equal=self._is_equal(roots))
         if fault is None:
             return self._without_fault(trace, verdict)
-        blame = blame_of(fault, trace, self._held, probe)
+        blame = blame_of(fault, trace, self._held, probe, around)
         evidence = {**blame.evidence, **_count(self._suspects), **self._edits(verdict)}
         return replace(blame, verdict=verdict, evidence=evidence)
 
@@ -117,16 +122,13 @@ class _Investigation:
             self._program.backward(roots)
         return kept
 
-    def _fault(self, trace: Trace, roots: list[Tensor]) -> Fault | None:
-        loss = [use for root in roots for use in trace.memory.reads(root)]
-        gradients = [
-            use
-            for parameter in self._model.parameters()
+    def _gradients(self, trace: Trace) -> dict[Use, str]:
+        return {
+            use: clean_parameter_name(name)
+            for name, parameter in self._model.named_parameters()
             if parameter.grad is not None
             for use in trace.memory.reads(parameter.grad)
-        ]
-        record = Record(trace, trace.flags.read())
-        return Judge(record, dict(_leaves(self._model, self._held))).fault(loss, gradients)
+        }
 
     def _is_equal(self, roots: list[Tensor]) -> bool:
         """Compare the replayed loss with the original, where that was kept."""
@@ -203,6 +205,10 @@ def _leaves(model: nn.Module, held: Held) -> Iterator[tuple[int, Leaf]]:
     for kind, name, tensor in named:
         for part in dense_parts(tensor.detach()):
             yield storage_number(part), Leaf(kind, name)
+
+
+def _uses(trace: Trace, tensors: list[Tensor]) -> list[Use]:
+    return [use for tensor in tensors for use in trace.memory.reads(tensor)]
 
 
 def _owned(buffer: str) -> str:

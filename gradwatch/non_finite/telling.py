@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import nn
 
 from gradwatch.non_finite.blame import Blame, Evidence, Fault
 from gradwatch.non_finite.capture import Held
+from gradwatch.non_finite.causes import cause_of
+from gradwatch.non_finite.clues import clues_of
+from gradwatch.non_finite.evidence import NOTHING, Seen, words_of
 from gradwatch.non_finite.place import operation_of, place_of
 from gradwatch.non_finite.probe import Probe, Sight, look
+from gradwatch.non_finite.surroundings import Surroundings
 from gradwatch.non_finite.trace import Trace
 
 MASK_INPUT = (
@@ -24,7 +30,9 @@ DERIVATIVE = (
 )
 
 
-def blame_of(fault: Fault, trace: Trace, held: Held, probe: Probe | None) -> Blame:
+def blame_of(
+    fault: Fault, trace: Trace, held: Held, probe: Probe | None, around: Surroundings
+) -> Blame:
     """Say everything that is known about a fault, its verdict left open.
 
     Args:
@@ -32,12 +40,15 @@ def blame_of(fault: Fault, trace: Trace, held: Held, probe: Probe | None) -> Bla
         trace: The record it was found in.
         held: The micro-batch.
         probe: The close look; None where there was no second replay.
+        around: The neighbours of the fault.
 
     Returns:
         The blame with an empty verdict.
     """
     place = place_of(fault, trace)
-    sight = probe.sight if probe else Sight()
+    sight, seen = (probe.sight, probe.seen) if probe else (Sight(), {})
+    samples = _samples(fault, held, probe)
+    known = cause_of(clues_of(fault, around, seen, samples=samples, calls=place.calls))
     batch_path = fault.leaf.name if fault.leaf and fault.leaf.kind == "batch" else ""
     return Blame(
         place=place.name,
@@ -49,7 +60,7 @@ def blame_of(fault: Fault, trace: Trace, held: Held, probe: Probe | None) -> Bla
         calls=place.calls,
         after=place.after,
         before=place.before,
-        samples=_samples(fault, held, probe),
+        samples=samples,
         batch_path=batch_path,
         batch_index=held.batch_index,
         micro_batch=held.micro_batch,
@@ -58,7 +69,10 @@ def blame_of(fault: Fault, trace: Trace, held: Held, probe: Probe | None) -> Bla
         dtype=sight.dtype,
         max_input=sight.max_input,
         hint=_hint(fault),
-        evidence=_evidence(fault, sight),
+        cause_name=known.name if known else "",
+        cause=known.cause if known else "",
+        remedy=known.remedy if known else "",
+        evidence=_evidence(fault, sight, seen) | ({"chain": around.chain} if around.chain else {}),
     )
 
 
@@ -70,8 +84,10 @@ def _hint(fault: Fault) -> str:
     return DERIVATIVE if fault.backward and fault.leaf is None else ""
 
 
-def _evidence(fault: Fault, sight: Sight) -> dict[str, Evidence]:
-    evidence: dict[str, Evidence] = {}
+def _evidence(fault: Fault, sight: Sight, seen: Mapping[int, Seen]) -> dict[str, Evidence]:
+    evidence = _numbers(seen.get(fault.operation.index, NOTHING), backward=fault.backward)
+    if fault.backward and fault.source in seen:
+        evidence |= {"forward inputs": words_of(seen[fault.source].inputs)}
     if sight.name:
         shape = "×".join(map(str, sight.shape)) or "scalar"
         evidence |= {"shape": shape, "nan_count": sight.nan_count, "inf_count": sight.inf_count}
@@ -84,6 +100,14 @@ def _evidence(fault: Fault, sight: Sight) -> dict[str, Evidence]:
     if fault.made_by:
         evidence["bad_forward_result_of"] = fault.made_by
     return evidence
+
+
+def _numbers(seen: Seen, *, backward: bool) -> dict[str, Evidence]:
+    words = "gradients in" if backward else "inputs"
+    first = seen.output.first_bad
+    told: dict[str, Evidence] = {words: words_of(seen.inputs), "outputs": words_of(seen.outputs)}
+    told |= {"first bad index": str(first)} if first else {}
+    return {name: value for name, value in told.items() if value}
 
 
 def _samples(fault: Fault, held: Held, probe: Probe | None) -> tuple[int, ...]:

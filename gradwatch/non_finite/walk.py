@@ -108,7 +108,8 @@ class Record:
         sources = self.bad(made.reads, nan=nan)
         # A literal explains the value as well as any tensor does.
         written = made.literal is Value.NAN if nan else made.literal.is_inf
-        if written or not sources:
+        # Only of a row of nothing but −inf is this −inf: it says more than the mask it comes from.
+        if written or not sources or made.name == "aten::logsumexp":
             worst = max((self.value(use) for use in made.writes), default=Value.FINITE)
             path.births.append(Birth(made, None, worst))
         return [(use, made) for use in sources]
