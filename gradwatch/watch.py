@@ -56,6 +56,8 @@ class Watch:
     ) -> None:
         """Set the hooks."""
         self._session, self._host = session, host
+        # Optimizers that were looked at since the last forward, and whether they have stepped.
+        self._looked: dict[Optimizer, bool] = {}
         self._undo = Undo()
         self._undo.add(
             model.register_forward_pre_hook(host.hook(self._enter), with_kwargs=True).remove
@@ -89,6 +91,7 @@ class Watch:
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._sees(module):
+            self._looked.clear()
             self._close_backward()
             index = self._host.enter()
             self._session.begin_micro_batch((args, kwargs), index, joins=True)
@@ -103,14 +106,39 @@ class Watch:
             self._host.backward_open = False
             self._session.end_backward()
 
-    def _before_step(self, optimizer: Optimizer, *_: object) -> None:
+    def _before_step(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Look at the gradients; where a closure is yet to make them, right behind it."""
+        own, *given = args
+        closure = given[0] if given else kwargs.get("closure")
         if self._host.in_scaler_step:
+            return None
+        if closure is None:
+            self._look(optimizer)
+            return None
+
+        def watched() -> object:
+            loss = closure()
+            self._look(optimizer)
+            return loss
+
+        rest = {name: value for name, value in kwargs.items() if name != "closure"}
+        return (own, watched, *given[1:]), rest
+
+    def _look(self, optimizer: Optimizer) -> None:
+        # A step that calls its parent's runs the hooks twice, on the same gradients.
+        if optimizer in self._looked:
             return
         self._close_backward()
         self._session.before_step(optimizer)
         self._host.steps += 1
+        self._looked[optimizer] = False
 
     def _after_step(self, optimizer: Optimizer, *_: object) -> None:
+        if self._looked.get(optimizer, True):
+            return
+        self._looked[optimizer] = True
         self._session.after_step(optimizer)
         self._session.untap()
 
@@ -121,7 +149,7 @@ class Watch:
         def step(optimizer: Optimizer, *args: Any, **kwargs: Any) -> float | None:
             if not getattr(optimizer, "_step_supports_amp_scaling", False):
                 self._host.unscale_once(optimizer)
-            self._before_step(optimizer)
+            self._look(optimizer)
             self._host.in_scaler_step = True
             try:
                 return inner(optimizer, *args, **kwargs)
