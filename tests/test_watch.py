@@ -152,9 +152,14 @@ def test_forwards_without_training_are_not_counted() -> None:
 def test_nothing_is_left_after_a_loop_that_broke(error: type[BaseException]) -> None:
     loop = Loop(scaler=make_scaler())
     before = vars(loop.scaler).keys() | set()
-    with pytest.raises(error), loop.watch(backward_hooks="every_step"):
-        loop.run(2)
-        raise error
+
+    def broken() -> None:
+        with loop.watch(backward_hooks="every_step"):
+            loop.run(2)
+            raise error
+
+    with pytest.raises(error):
+        broken()
     for module in loop.model.modules():
         assert not module._forward_hooks
         assert not module._forward_pre_hooks
