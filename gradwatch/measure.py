@@ -63,9 +63,13 @@ class OptimizerView:
         self._group = np.asarray(group, dtype=np.int64)
         self._ndim = np.asarray([parameter.ndim for parameter in self.parameters], dtype=np.int64)
         self._present: list[int] = []
+        self._absent: list[bool] = []
         self._sparse: list[bool] = []
         self._plans: tuple[NormPlan, NormPlan] | None = None
         self._exact: tuple[set[int], set[int]] = (set(), set())
+        count = len(self.parameters)
+        self._trusted = [np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)]
+        self._weight_norm: FloatArray = np.full(count, np.nan)
         self._loaded: tuple[list[NormGroup], list[NormGroup]] = ([], [])
 
     def is_current(self, optimizer: Optimizer) -> bool:
@@ -73,36 +77,43 @@ class OptimizerView:
         now, _ = _flattened(optimizer)
         return len(now) == len(self.parameters) and all(map(operator.is_, now, self.parameters))
 
-    def load(self, transfer: Transfer) -> None:
-        """Measure gradients and weights and put the norms on board."""
-        present, grads = self._gradients()
-        if present != self._present or [g.is_sparse for g in grads] != self._sparse:
-            self._replan(present, grads)
-        if self._plans is None:
-            return
-        weights = [self.parameters[position] for position in present]
-        grad_groups = self._plans[0].measure(grads, self._exact[0])
-        weight_groups = self._plans[1].measure(weights, self._exact[1])
+    def load(self, transfer: Transfer, *, weights: bool) -> None:
+        """Measure gradients, and weights where they are due, and put the norms on board.
+
+        Args:
+            transfer: What they ride in.
+            weights: Measure the weights too; else the last norms stand.
+        """
+        grads = self._gradients()
+        grad_groups = self._plans[0].measure(grads, self._exact[0]) if self._plans else []
+        weight_groups = self._weight_groups() if weights else []
         self._loaded = (grad_groups, weight_groups)
         board(transfer, "grad", grad_groups)
         board(transfer, "weight", weight_groups)
 
-    def _gradients(self) -> tuple[list[int], list[Tensor]]:
-        present: list[int] = []
-        grads: list[Tensor] = []
-        for position, parameter in enumerate(self.parameters):
-            grad = parameter.grad
-            if grad is not None and measurable(grad):
-                present.append(position)
-                grads.append(grad)
-        return present, grads
+    def _weight_groups(self) -> list[NormGroup]:
+        held = [self.parameters[position] for position in self._present]
+        return self._plans[1].measure(held, self._exact[1]) if self._plans else []
 
-    def _replan(self, present: list[int], grads: list[Tensor]) -> None:
-        self._present, self._sparse = present, [grad.is_sparse for grad in grads]
-        everything = set(range(len(present)))
-        self._exact = (everything, set(everything))
-        weights = [self.parameters[position] for position in present]
-        self._plans = (NormPlan(grads), NormPlan(weights)) if present else None
+    def _gradients(self) -> list[Tensor]:
+        """Give the gradients there are; plan anew where others are there than last time."""
+        every = [parameter.grad for parameter in self.parameters]
+        absent = [grad is None for grad in every]
+        if absent == self._absent:
+            grads = [every[position] for position in self._present]
+            if [grad.is_sparse for grad in grads if grad is not None] == self._sparse:
+                return [grad for grad in grads if grad is not None]
+        self._absent = absent
+        return self._replan(every)
+
+    def _replan(self, every: list[Tensor | None]) -> list[Tensor]:
+        kept = {i: grad for i, grad in enumerate(every) if grad is not None and measurable(grad)}
+        grads = list(kept.values())
+        self._present, self._sparse = list(kept), [grad.is_sparse for grad in grads]
+        self._settle_exact()
+        weights = [self.parameters[position] for position in self._present]
+        self._plans = (NormPlan(grads), NormPlan(weights)) if grads else None
+        return grads
 
     def unload(
         self,
@@ -121,12 +132,12 @@ class OptimizerView:
             scaled: A gradient scaler is at work: an infinite norm is an overflow it expects.
         """
         grad = collect(values, "grad", self._loaded[0], len(self._present))
-        weight = collect(values, "weight", self._loaded[1], len(self._present))
         if not scaled:
             self._confirm(grad)
         suspects = self._suspects(grad)
-        self._choose_exact(grad, weight)
-        parameters = self._parameter_reading(grad / divide_by, weight)
+        self._take_weights(values, in_doubt=bool(suspects) and not scaled)
+        self._choose_exact(grad)
+        parameters = self._parameter_reading(grad / divide_by)
         flow = self._flow_reading(parameters, act_grad)
         return Measured(parameters, flow, tuple(self._present[i] for i in suspects))
 
@@ -140,6 +151,18 @@ class OptimizerView:
         for name, norm in again.fetch().items():
             grad[int(name)] = norm[0]
 
+    def _take_weights(self, values: Mapping[str, FloatArray], *, in_doubt: bool) -> None:
+        """Take the weights' norms, and look at once where bad gradients ask for it."""
+        groups = self._loaded[1]
+        if in_doubt and not groups:
+            groups, again = self._weight_groups(), Transfer()
+            board(again, "weight", groups)
+            values = again.fetch()
+        if groups:
+            norms = collect(values, "weight", groups, len(self._present))
+            norms[~np.isfinite(norms)] = np.inf
+            self._weight_norm[self._present] = norms
+
     def _suspects(self, grad: FloatArray) -> list[int]:
         """Find the tensors that hold NaN or Inf; a fast zero may be too small to be seen."""
         bad = [int(i) for i in np.flatnonzero(~np.isfinite(grad))]
@@ -148,14 +171,21 @@ class OptimizerView:
         grad[bad] = np.inf
         return bad
 
-    def _choose_exact(self, grad: FloatArray, weight: FloatArray) -> None:
-        low, high = RELIABLE
-        self._exact = (
-            {int(i) for i in np.flatnonzero(~((grad > low) & (grad < high)))},
-            {int(i) for i in np.flatnonzero(~((weight > low) & (weight < high)))},
-        )
+    def _choose_exact(self, grad: FloatArray) -> None:
+        """Trust the fast norm next time where this one is far from where it fails.
 
-    def _parameter_reading(self, grad: FloatArray, weight: FloatArray) -> ParameterReading:
+        A zero weight is left at that: nobody asks how far below 1e-19 it is.
+        """
+        low, high = RELIABLE
+        self._trusted[0][self._present] = (grad > low) & (grad < high)
+        self._trusted[1] = self._weight_norm < high
+        self._settle_exact()
+
+    def _settle_exact(self) -> None:
+        grad, weight = (np.flatnonzero(~known[self._present]) for known in self._trusted)
+        self._exact = (set(grad.tolist()), set(weight.tolist()))
+
+    def _parameter_reading(self, grad: FloatArray) -> ParameterReading:
         return ParameterReading(
             names=self.names,
             layer=self._layer,
@@ -163,7 +193,7 @@ class OptimizerView:
             ndim=self._ndim,
             has_grad=self._spread(np.ones(len(self._present)), 0.0) > 0,
             grad_norm=self._spread(grad, np.nan),
-            weight_norm=self._spread(weight, np.nan),
+            weight_norm=self._weight_norm.copy(),
         )
 
     def _flow_reading(
@@ -203,8 +233,9 @@ class OptimizerView:
 
     def gradient_groups(self) -> list[NormGroup]:
         """Measure the gradients as they are now, after whatever clipped them."""
-        present, grads = self._gradients()
-        if present != self._present or self._plans is None:
+        now = [self.parameters[position].grad for position in self._present]
+        grads = [grad for grad in now if grad is not None]
+        if len(grads) < len(now) or self._plans is None:
             return []
         return self._plans[0].measure(grads)
 

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from torch import Tensor
 
@@ -23,7 +23,8 @@ import numpy as np
 
 HALVES = frozenset({torch.float16, torch.bfloat16})
 PLAIN = HALVES | {torch.float32, torch.float64}
-RELIABLE = (1e-12, 1e12)
+SMALL = 1024
+RELIABLE = (1e-15, 1e15)
 
 
 class NormGroup(NamedTuple):
@@ -92,6 +93,12 @@ def scaled_norm(tensor: Tensor) -> Tensor:
     return true
 
 
+class _Pack(NamedTuple):
+    places: list[int]
+    where: IntArray
+    measure: Callable[[list[Tensor]], Tensor]
+
+
 class NormPlan:
     """How a fixed list of tensors is measured: which go together, which need care.
 
@@ -112,13 +119,15 @@ class NormPlan:
         ]
         self._sharded = [p for p in self._special if isinstance(tensors[p], DTensor)]
         special = set(self._special)
-        groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
+        self._groups: dict[tuple[object, ...], list[int]] = {}
         for position, tensor in enumerate(tensors):
             plain = as_plain(tensor) if position in special else tensor
-            groups.setdefault((plain.device, plain.dtype), []).append(position)
-        self._groups = list(groups.values())
-        self._whole = [np.asarray(positions, dtype=np.int64) for positions in self._groups]
+            alike = plain.shape if _is_small(plain) and position not in special else None
+            self._groups.setdefault((plain.device, plain.dtype, alike), []).append(position)
+        self._packed_for: Collection[int] | None = None
+        self._packs: list[_Pack] = []
 
+    @torch.no_grad()
     def measure(self, tensors: Sequence[Tensor], exact: Collection[int] = ()) -> list[NormGroup]:
         """Measure all tensors; nothing is waited for.
 
@@ -132,23 +141,46 @@ class NormPlan:
         plain = list(tensors)
         for position in self._special:
             plain[position] = as_plain(plain[position])
-        measured = [group for positions in self._whole for group in _split(plain, positions, exact)]
-        return [_whole_of_shards(group, tensors, self._sharded) for group in measured]
+        if exact != self._packed_for:
+            self._packs = [pack for key in self._groups for pack in self._split(key, exact)]
+            self._packed_for = exact
+        groups = [
+            NormGroup(pack.where, pack.measure([plain[place] for place in pack.places]))
+            for pack in self._packs
+        ]
+        return [_whole_of_shards(group, tensors, self._sharded) for group in groups]
+
+    def _split(self, key: tuple[object, ...], exact: Collection[int]) -> list[_Pack]:
+        """Split a group into what is measured fast and what exactly.
+
+        On a CPU a call costs more than the arithmetic of a small tensor, so small ones of
+        one shape go into one call; an accelerator's foreach call is one kernel already.
+        """
+        positions = self._groups[key]
+        slow = [place for place in positions if place in exact]
+        fast = [place for place in positions if place not in exact]
+        how = _fast if key[-1] is None else _stacked
+        packs = ((slow, _exactly), (fast, how))
+        return [
+            _Pack(places, np.asarray(places, dtype=np.int64), measure)
+            for places, measure in packs
+            if places
+        ]
 
 
-def _split(plain: list[Tensor], positions: IntArray, exact: Collection[int]) -> list[NormGroup]:
-    if not exact:
-        return [NormGroup(positions, _fast([plain[p] for p in positions]))]
-    slow = [p for p in positions if p in exact]
-    fast = [p for p in positions if p not in exact]
-    groups = []
-    if slow:
-        values = torch.stack([scaled_norm(plain[p]) for p in slow])
-        groups.append(NormGroup(np.asarray(slow, dtype=np.int64), values))
-    if fast:
-        values = _fast([plain[p] for p in fast])
-        groups.append(NormGroup(np.asarray(fast, dtype=np.int64), values))
-    return groups
+def _is_small(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu" and tensor.numel() <= SMALL
+
+
+def _exactly(tensors: list[Tensor]) -> Tensor:
+    return torch.stack([scaled_norm(tensor) for tensor in tensors])
+
+
+def _stacked(tensors: list[Tensor]) -> Tensor:
+    dtype = torch.float32 if tensors[0].dtype in HALVES else None
+    rows = torch.stack(tensors).reshape(len(tensors), -1)
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=dtype)
+    return norms
 
 
 def _fast(tensors: list[Tensor]) -> Tensor:

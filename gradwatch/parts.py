@@ -24,7 +24,8 @@ class Needs:
     """What a part wants measured; the one measurement takes the union of all parts.
 
     Attributes:
-        norms: Gradient and weight norms, each optimizer step.
+        norms: Gradient norms on each optimizer step, weight norms on recorded ones.
+        weights: Weight norms on each optimizer step.
         flow: The per-layer profile in the records, with the true update size ‖θ′−θ‖ and
             the share of zeros on logging steps.
         activations: Activation-gradient norms through the taps, on sampled steps.
@@ -32,6 +33,7 @@ class Needs:
     """
 
     norms: bool = True
+    weights: bool = False
     flow: bool = False
     activations: bool = False
     replay: bool = False
@@ -40,6 +42,7 @@ class Needs:
         """Unite what two parts need."""
         return Needs(
             norms=self.norms or other.norms,
+            weights=self.weights or other.weights,
             flow=self.flow or other.flow,
             activations=self.activations or other.activations,
             replay=self.replay or other.replay,

@@ -124,6 +124,7 @@ class StepReader:
             stale=self.stale,
             logged=self._host.is_logged(clock.log_step) or first,
             norms=self._needs.norms,
+            weights=self._needs.weights,
         )
 
     def view(self, optimizer: Optimizer) -> OptimizerView:

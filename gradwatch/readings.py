@@ -32,7 +32,9 @@ class ParameterReading:
         grad_norm: (P,) Frobenius norm of the accumulated, unscaled, pre-clip gradient;
             inf where it holds NaN or Inf; NaN where there is none, or where the true
             number could not be had this step.
-        weight_norm: (P,) Frobenius norm of the parameter before the update.
+        weight_norm: (P,) Frobenius norm of the parameter before the update, inf where it
+            holds NaN or Inf. Measured on recorded steps, where gradients are bad, and on
+            every step where the rate follows it; in between the last norm stands.
     """
 
     names: tuple[str, ...]

@@ -71,6 +71,7 @@ class StepInputs:
         stale: Gradients nobody cleared.
         logged: Whether sinks record this step.
         norms: Whether norms are wanted at all.
+        weights: Whether weight norms are wanted on every step.
     """
 
     view: OptimizerView
@@ -85,12 +86,13 @@ class StepInputs:
     stale: StaleWatch
     logged: bool
     norms: bool
+    weights: bool
 
     def load(self, transfer: Transfer, ranks: Ranks) -> None:
         """Put everything on board; nothing is waited for."""
         if not self.norms:
             return
-        self.view.load(transfer)
+        self.view.load(transfer, weights=self.weights or self.logged)
         for number, loss in enumerate(self.losses):
             transfer.add(f"loss/{number}", loss)
         if ranks.count > 1:

@@ -41,7 +41,7 @@ def step(model: nn.Module, *, size: float = 1.0) -> None:
 
 def read(view: OptimizerView, divide_by: float = 1.0) -> Measured:
     transfer = Transfer()
-    view.load(transfer)
+    view.load(transfer, weights=True)
     return view.unload(transfer.fetch(), divide_by, None)
 
 

@@ -13,7 +13,7 @@ from gradwatch.adaptive_lr.rule import GroupNorms, RateState, init, norms_by_gro
 from gradwatch.adaptive_lr.scaling import PendingRates, refuse
 from gradwatch.adaptive_lr.watch import Streak, observe, tell
 from gradwatch.findings import Finding
-from gradwatch.parts import Part
+from gradwatch.parts import Needs, Part
 from gradwatch.readings import StepReading
 
 
@@ -43,6 +43,7 @@ class AdaptiveLearningRate(Part):
     """
 
     name: ClassVar[str] = "adaptive_lr"
+    needs = Needs(weights=True)
 
     def __init__(self, options: AdaptiveLearningRateOptions | None = None) -> None:
         self.options = options or AdaptiveLearningRateOptions()

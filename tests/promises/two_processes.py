@@ -89,7 +89,7 @@ def sharded() -> dict[str, Any]:
         model.zero_grad()
         model(torch.randn(4, 7)).square().sum().backward()
         transfer = Transfer()
-        view.load(transfer)
+        view.load(transfer, weights=True)
         measured.append(view.unload(transfer.fetch(), 1.0, None).parameters.grad_norm.tolist())
         grads: list[Any] = [parameter.grad for parameter in model.parameters()]
         whole.append([float(grad.full_tensor().double().norm()) for grad in grads])
