@@ -136,7 +136,7 @@ DOMAIN: tuple[Row, ...] = (
         name="pow_of_zero",
         title="Power of 0 with an exponent below 1",
         operations=names("pow"),
-        evidence=_zeros,
+        evidence=lambda clues: _zeros(clues) and not _exponent(clues) >= 1,
         cause=_power,
         remedy="clamp the base away from 0 before the power",
     ),
@@ -144,7 +144,7 @@ DOMAIN: tuple[Row, ...] = (
         name="pow_of_negative",
         title="Power of a negative number with a fractional exponent",
         operations=names("pow"),
-        evidence=_negative,
+        evidence=lambda clues: clues.kind == "NaN" and _negative(clues),
         cause=_outside,
         remedy="clamp the base at 0, or use x.abs().pow(e) * x.sign()",
     ),
@@ -180,15 +180,15 @@ DOMAIN: tuple[Row, ...] = (
         remedy="keep the value from before tanh or sigmoid, or clamp by 1e-6",
     ),
     Row(
-        name="angle_at_zero",
-        title="Angle of (0, 0)",
+        name="angle_near_zero",
+        title="Angle of a point next to (0, 0)",
         operations=names("atan2 angle"),
         phase="backward",
-        evidence=_zeros,
         cause=lambda clues: (
-            f"the angle of (0, 0) has no derivative: {clues.operation} divides by x² + y² = 0"
+            f"the derivative of {clues.operation} divides by x² + y², and the squares of inputs as "
+            "small as these are lost in their type"
         ),
-        remedy="add an eps to the second argument where both are 0",
+        remedy="move both away from 0 (add an eps where both are small), or use float32",
     ),
     Row(
         name="gamma_pole",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gradwatch.non_finite.cause_row import Row, names, of
 from gradwatch.non_finite.clues import Clues
-from gradwatch.non_finite.evidence import Tally, shape_words
+from gradwatch.non_finite.evidence import shape_words
 
 SPREADS = names("std var std_mean var_mean")
 SUMS = names("sum mean")
@@ -25,10 +25,6 @@ def _of_nothing(clues: Clues) -> bool:
 
 def _handmade_norm(clues: Clues) -> bool:
     return clues.maker(0) in SUMS and clues.seen.input(0).zeros > 0
-
-
-def _norms(clues: Clues) -> Tally:
-    return clues.seen.input(0) if clues.operation == "sqrt" else clues.seen.output
 
 
 def _spread_of_one(clues: Clues) -> str:
@@ -101,12 +97,12 @@ NORMAL: tuple[Row, ...] = (
     Row(
         name="zero_vector_norm",
         title="Norm of a zero vector",
-        operations=names("sqrt linalg_vector_norm norm"),
+        operations=names("sqrt"),
         phase="backward",
-        evidence=lambda clues: clues.operation in NORMS or _handmade_norm(clues),
+        evidence=_handmade_norm,
         cause=lambda clues: (
             "the norm of a zero vector has no derivative: "
-            f"{_norms(clues).zeros:,} of the norms {of(_norms(clues))} are exactly 0"
+            f"{clues.seen.input(0).zeros:,} of the norms {of(clues.seen.input(0))} are exactly 0"
         ),
         remedy="add eps inside the root: (x.pow(2).sum(-1) + eps).sqrt(), or clamp the sum",
     ),

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from gradwatch.non_finite.cause_row import Row, names, of
 from gradwatch.non_finite.clues import Clues
+from gradwatch.non_finite.evidence import bare
 
 EXPONENTIALS = names("exp exp2 expm1 sinh cosh")
+# They pass the largest number only with large numbers: a pole is another matter.
+GROWING = names(
+    "mul mm bmm addmm addbmm baddbmm mv addmv dot convolution pow square prod cumprod sum cumsum "
+    "add sub addcmul linear _to_copy copy var std mean linalg_vector_norm mse_loss"
+)
 LEAST_CALLS = 3
 LEAST_GROWTH = 1.2
 LIMITS = {"float16": 65504.0, "bfloat16": 3.39e38, "float32": 3.4e38, "float64": 1.8e308}
@@ -17,8 +23,13 @@ def _overflows(clues: Clues) -> bool:
     return clues.kind == "Inf" and bool(went_in) and not any(each.bad for each in went_in)
 
 
+def _grows(clues: Clues) -> bool:
+    name = bare(clues.fault.name)
+    return _overflows(clues) and (name in GROWING or name.endswith("_backward"))
+
+
 def _narrow(clues: Clues) -> bool:
-    return _overflows(clues) and clues.fault.output.dtype == "float16"
+    return _grows(clues) and clues.fault.output.dtype == "float16"
 
 
 def _limit(clues: Clues) -> str:
@@ -101,7 +112,7 @@ RANGE: tuple[Row, ...] = (
     Row(
         name="activation_overflow",
         title="Numbers beyond the range of their type",
-        evidence=_overflows,
+        evidence=_grows,
         cause=lambda clues: (
             f"{clues.operation or 'an operation'} of finite numbers up to "
             f"{clues.fault.max_input:.4g} passes {_limit(clues)}"

@@ -6,10 +6,6 @@ from gradwatch.non_finite.cause_row import Row, in_samples, names, of
 from gradwatch.non_finite.clues import Clues
 
 SOFTMAXES = names("_softmax _log_softmax _safe_softmax")
-ATTENTION = names(
-    "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention "
-    "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention"
-)
 LIKELIHOOD = names("nll_loss_forward nll_loss2d_forward nll_loss_nd")
 WEIGHT = 1
 
@@ -43,19 +39,6 @@ SOFTMAX: tuple[Row, ...] = (
         cause=lambda clues: f"softmax over a fully masked row: {_rows(clues)}",
         remedy="mask with a large finite value, give every row one allowed key, or drop such "
         "samples",
-    ),
-    Row(
-        name="attention_all_masked",
-        title="Attention of a query that may look at nothing",
-        operations=ATTENTION,
-        evidence=lambda clues: (
-            any(each.minus_inf for each in clues.seen.inputs[3:])
-            and not any(each.bad for each in clues.seen.inputs[:3])
-        ),
-        cause=lambda clues: (
-            f"a query has no key it may look at{in_samples(clues)}: its softmax is over nothing"
-        ),
-        remedy="give every query one allowed key, or drop such samples",
     ),
     Row(
         name="logsumexp_all_masked",

@@ -123,7 +123,8 @@ class _Neighbourhood:
         backward = (index for index, each in self._trace.operations.items() if each.node)
         first = next(backward, -1)
         before = [each for index, each in self._trace.operations.items() if index < first]
-        last = next((each for each in reversed(before) if each.reads), None)
+        # The gradient the backward begins with, a tensor of ones, comes in between.
+        last = next((each for each in reversed(before) if "ones_like" not in each.name), None)
         single = last is not None and all(use.rows < 0 for use in last.reads)
         return last.index if last and single and last.name == "aten::mul" else -1
 
