@@ -36,6 +36,7 @@ class Track:
         missing: (L,) steps in a row it had none.
         growth: Growth of the total norm.
         steps: Number of steps counted.
+        told_run: First step of the run of rising norms told last; -1 before one was.
         born_zero: (L,) layers whose first gradient was exactly zero.
         cut: (L,) layers that were called in the first step and got no gradient.
     """
@@ -49,6 +50,7 @@ class Track:
         self.history: deque[FloatArray] = deque(maxlen=window)
         self.growth = GrowthState()
         self.steps = 0
+        self.told_run = -1
         self.born_zero: BoolArray = np.zeros(len(layers), dtype=np.bool_)
         self.cut: BoolArray = np.zeros(len(layers), dtype=np.bool_)
         self.layer_start: FloatArray = np.full(len(layers), np.nan)
@@ -63,6 +65,7 @@ class Track:
             "history": [row.tolist() for row in self.history],
             "growth": self.growth.state_dict(),
             "steps": self.steps,
+            "told_run": self.told_run,
             "born_zero": self.born_zero.tolist(),
             "cut": self.cut.tolist(),
             "layer_start": self.layer_start.tolist(),
@@ -78,6 +81,7 @@ class Track:
         track.history.extend(np.asarray(row, dtype=np.float64) for row in state["history"])
         track.growth = GrowthState.restored(state["growth"])
         track.steps = int(state["steps"])
+        track.told_run = int(state["told_run"])
         track.born_zero = np.asarray(state["born_zero"], dtype=np.bool_)
         track.cut = np.asarray(state["cut"], dtype=np.bool_)
         track.layer_start = np.asarray(state["layer_start"], dtype=np.float64)
@@ -192,7 +196,9 @@ class GradientFlow(Part):
         grown = growth(track.growth)
         if grown is None or len(track.growth.points) <= self.options.patience:
             return
-        if grown.exceeds(self.options.exploding):
+        # Which layer is strongest changes along a run: without this it would be told for each.
+        if grown.exceeds(self.options.exploding) and grown.first_step != track.told_run:
+            track.told_run = grown.first_step
             yield wording.exploding(reading, grown, track.layer_start)
 
     def scalars(self) -> Mapping[str, float]:
