@@ -246,14 +246,20 @@ def measure(
         runner.block(name)
     blocks = {name: Blocks([], []) for name in names}
     bare = [runner.block(BARE)]
-    for _ in range(args.rounds):
-        for name in random.sample(names, len(names)):
-            blocks[name].own.append(runner.block(name))
-            bare.append(runner.block(BARE))
-            blocks[name].bare.append((bare[-1] + bare[-2]) / 2)
-            tick()
+    for name in _order(names, args.rounds):
+        own, after = runner.block(name), runner.block(BARE)
+        blocks[name].own.append(own)
+        blocks[name].bare.append((bare[-1] + after) / 2)
+        bare.append(after)
+        tick()
     runner.close()
     return blocks, float(np.median(bare)) / args.steps * 1000
+
+
+def _order(names: Sequence[str], rounds: int) -> Iterator[str]:
+    """Give every variant once a round, each round in another order."""
+    for _ in range(rounds):
+        yield from random.sample(names, len(names))
 
 
 def report(title: str, blocks: dict[str, Blocks], step_ms: float, steps: int) -> str:
