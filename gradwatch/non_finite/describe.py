@@ -136,6 +136,7 @@ def _evidence(blame: Blame, micro_batches: int) -> dict[str, Evidence]:
         "dtype": blame.dtype,
         "max|input|": blame.max_input if isfinite(blame.max_input) else None,
         "line": blame.source,
+        "known as": blame.cause_name,
     }
     told |= {name: value for name, value in words.items() if value not in {None, ""}}
     return {**told, **blame.evidence, "replay": blame.verdict}

@@ -29,6 +29,16 @@ OVERWRITING = frozenset(
         "log_normal", "geometric", "cauchy",
     )
 )  # fmt: skip
+# A batch norm that trains does not look at the running statistics it keeps, which the failing
+# forward pass may have ruined: where its flag stands, and where the statistics do.
+TRAINING_FLAG = {
+    "aten::native_batch_norm": 5,
+    "aten::_native_batch_norm_legit": 5,
+    "aten::cudnn_batch_norm": 5,
+    "aten::miopen_batch_norm": 5,
+    "aten::native_batch_norm_backward": 7,
+}
+STATISTICS = frozenset({3, 4})
 # A view in all but its schema.
 UNDECLARED_VIEWS = frozenset({"aten::_unsafe_view"})
 
@@ -87,8 +97,11 @@ def read_arguments(
     sign: Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[object]:
     """Walk what an operation reads: tensors, numbers and the rest, lists flattened."""
+    flag = TRAINING_FLAG.get(sign.name, len(args))
+    trains = flag < len(args) and args[flag]
+    unread = sign.unread | STATISTICS if trains else sign.unread
     for place, argument in enumerate(args):
-        if place not in sign.unread:
+        if place not in unread:
             yield from _flat(argument)
     for name, argument in kwargs.items():
         if name not in sign.out:
