@@ -122,8 +122,14 @@ class LightningHost:
 
     def checkpoint_path(self, step: int) -> Path:
         """Give the path intact weights are kept under."""
-        root = self.trainer.log_dir or self.trainer.default_root_dir
-        return Path(root) / "gradwatch" / f"before-step-{step}.ckpt"
+        return self._folder() / f"before-step-{step}.ckpt"
+
+    def bundle_folder(self) -> Path | None:
+        """Put bundles beside the run record; none in a dry run."""
+        return None if getattr(self.trainer, "fast_dev_run", False) else self._folder()
+
+    def _folder(self) -> Path:
+        return Path(self.trainer.log_dir or self.trainer.default_root_dir) / "gradwatch"
 
     def announce_checkpoint(self, step: int) -> str:
         """Say where the intact weights go, for the error message."""

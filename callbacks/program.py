@@ -6,6 +6,7 @@ import contextlib
 import copy
 import functools
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from torch import Tensor
 
 from gradwatch.non_finite.program import Roots, each_root
+from gradwatch.non_finite.recipe import Kind, Recipe
 from gradwatch.undo import Undo, patch_instance
 
 if TYPE_CHECKING:
@@ -50,6 +52,11 @@ class AutomaticProgram:
         """Run the module's own backward, without the strategy's callbacks."""
         (loss,) = each_root(roots)
         self._trainer.lightning_module.backward(loss)
+
+    def recipe(self) -> Recipe:
+        """Say how the training step is run without this Trainer."""
+        arity = len(self._arguments)
+        return recipe_of(self._trainer, "training_step", arity=arity, unscaled=self._unscaled)
 
 
 class _Stopped(BaseException):
@@ -91,6 +98,13 @@ class ManualProgram:
     def backward(self, roots: Roots) -> None:
         """Do nothing: the training step has run its backwards itself."""
 
+    def recipe(self) -> Recipe:
+        """Say how the training step is run without this Trainer."""
+        known = recipe_of(
+            self._trainer, "manual", arity=len(self._arguments), unscaled=self._unscaled
+        )
+        return replace(known, optimizer_steps=self._stop_at)
+
     @contextlib.contextmanager
     def _muted(self) -> Iterator[None]:
         strategy = self._trainer.strategy
@@ -110,6 +124,29 @@ class ManualProgram:
     def _backward(self, loss: Tensor, _optimizer: object, *args: Any, **kwargs: Any) -> None:
         self._loss = loss if self._unscaled else _scaled(self._trainer, loss)
         torch.autograd.backward(self._loss, *args, **kwargs)
+
+
+def recipe_of(trainer: pl.Trainer, kind: Kind, *, arity: int, unscaled: bool) -> Recipe:
+    """Say how a training step is run without its Trainer.
+
+    Args:
+        trainer: The Trainer.
+        kind: Automatic or manual optimization.
+        arity: Number of arguments of the training step.
+        unscaled: Leave the gradient scaler's factor out.
+    """
+    scaler: torch.amp.GradScaler | None = getattr(trainer.precision_plugin, "scaler", None)
+    scaled = scaler is not None and scaler.is_enabled() and not unscaled
+    return Recipe(
+        kind=kind,
+        arity=arity,
+        divide_by=trainer.accumulate_grad_batches if kind == "training_step" else 1,
+        scale=scaler.get_scale() if scaler is not None and scaled else 0.0,
+        precision=str(trainer.precision),
+        step=trainer.global_step,
+        epoch=trainer.current_epoch,
+        config=dict(trainer.lightning_module.hparams),
+    )
 
 
 def _schedulers_restored(trainer: pl.Trainer) -> Undo:
@@ -139,6 +176,7 @@ def _scaled(trainer: pl.Trainer, loss: Tensor) -> Tensor:
 def _unnoticed(trainer: pl.Trainer) -> Iterator[None]:
     """Keep Lightning's logging and progress from noticing a second run of a training step."""
     module, loop = trainer.lightning_module, trainer.fit_loop.epoch_loop
+    connector = trainer._logger_connector  # noqa: SLF001 - who logged last decides what it resets
     with ExitStack() as stack:
         results = copy.copy(loop._results)  # noqa: SLF001 - what self.log writes into
         results.clear()
@@ -147,4 +185,5 @@ def _unnoticed(trainer: pl.Trainer) -> Iterator[None]:
         dummies = [DummyLogger() for _ in trainer.loggers]
         stack.callback(patch_instance(trainer, "_loggers", dummies))
         stack.callback(patch_instance(trainer, "should_stop", trainer.should_stop))
+        stack.callback(patch_instance(connector, "_current_fx", connector._current_fx))  # noqa: SLF001
         yield

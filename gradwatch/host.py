@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor
     from torch.optim import Optimizer
 
@@ -61,6 +63,12 @@ class Host(Protocol):
 
     def program(self, held: Held, *, unscaled: bool) -> Program | str:
         """Give the way to run a micro-batch again, or the reason why there is none."""
+
+    def bundle_folder(self) -> Path | None:
+        """Give the folder for what a replay elsewhere needs; None where nothing is written.
+
+        Entered by all ranks or by none.
+        """
 
     def announce_checkpoint(self, step: int) -> str:
         """Say where the intact weights will be kept when training stops; may be empty."""

@@ -66,6 +66,31 @@ def clean_parameter_name(name: str) -> str:
     return ".".join(parts)
 
 
+def unwrapped(name: str) -> str:
+    """Give a tensor's name without what compilation, checkpointing and sharding put in.
+
+    Args:
+        name: A name out of ``named_parameters()`` or ``named_buffers()``.
+
+    Examples:
+        >>> unwrapped("net._orig_mod.0.parametrizations.weight.original0")
+        'net.0.parametrizations.weight.original0'
+    """
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Ask whether any part of a model is compiled.
+
+    Args:
+        model: The model.
+    """
+    return any(
+        "_orig_mod" in module._modules or module._compiled_call_impl is not None
+        for module in model.modules()
+    )
+
+
 def unwrap(model: nn.Module) -> nn.Module:
     """Give the module the user wrote: without data-parallel and compile wrappers.
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from gradwatch.findings import Finding
     from gradwatch.non_finite.blame import Blame
+    from gradwatch.non_finite.bundle import Kept
     from gradwatch.readings import StepReading
 
 Action = Literal["proceed", "skip", "raise"]
@@ -85,6 +86,16 @@ class Scene(Protocol):
 
         Args:
             unscaled: Leave the gradient scaler's factor out.
+        """
+
+    def keep(self, finding: Finding, *, max_bytes: int) -> Kept:
+        """Write what the last investigation was made of, on the rank that showed the fault.
+
+        Entered by all ranks or by none.
+
+        Args:
+            finding: What will be told.
+            max_bytes: Most bytes of tensors to write.
         """
 
 

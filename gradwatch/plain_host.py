@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradwatch.errors import positive
 from gradwatch.hooks import Hook, tensors_in
 from gradwatch.host import Clock, Scale
 from gradwatch.non_finite.program import ModelProgram
+from gradwatch.non_finite.recipe import autocast_now
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -55,6 +57,9 @@ class PlainHost:
         self._interval = log_every_n_steps
         self._forwards = 0
         self._grads: dict[int, list[Tensor | None]] = {}
+        self._autocast: dict[int, str] = {}
+        first = next(model.parameters(), None)
+        self._device = "cpu" if first is None else first.device.type
         self.scaler = scaler
         self.steps = 0
         self.backward_open = self.in_scaler_step = False
@@ -65,8 +70,18 @@ class PlainHost:
 
     def enter(self) -> int:
         """Count a forward; give its index."""
+        self._autocast[self._forwards] = autocast_now(self._device)
         self._forwards += 1
         return self._forwards - 1
+
+    def keep_only(self, forwards: Collection[int]) -> None:
+        """Let go of what was kept for forwards that will not be run again.
+
+        Args:
+            forwards: Indices of those that may be.
+        """
+        self._grads = {index: own for index, own in self._grads.items() if index in forwards}
+        self._autocast = {index: own for index, own in self._autocast.items() if index in forwards}
 
     def leave(self, output: object, begins: Callable[[], object]) -> None:
         """Wait for the gradient at each tensor of the output; the first one begins a backward.
@@ -78,7 +93,7 @@ class PlainHost:
         index = self._forwards - 1
         tensors = list(tensors_in(output))
         grads: list[Tensor | None] = [None] * len(tensors)
-        self._grads = {index: grads, **{k: v for k, v in self._grads.items() if k >= index - 1024}}
+        self._grads[index] = grads
 
         def arrived(slot: int, grad: Tensor) -> None:
             if not self.backward_open:
@@ -139,7 +154,12 @@ class PlainHost:
             factor = self.scaler.get_scale()
             grads = [None if grad is None else grad / factor for grad in grads]
         args, kwargs = held.batch
-        return ModelProgram(self._model, args, kwargs, grads)
+        half = self._autocast.get(held.batch_index, "")
+        return ModelProgram(self._model, args, kwargs, grads, half)
+
+    def bundle_folder(self) -> Path | None:
+        """Put bundles into the folder the loop runs in."""
+        return Path("gradwatch")
 
     def announce_checkpoint(self, step: int) -> str:
         """Say that the weights in memory are those from before the step."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gradwatch.non_finite.bundle import Kept, Tried, keep_bundle
 from gradwatch.non_finite.program import Suspects
 from gradwatch.non_finite.replay import fallback, investigate
 from gradwatch.parts import Answer
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
+    from gradwatch.findings import Finding
     from gradwatch.host import Host
     from gradwatch.non_finite.blame import Blame
+    from gradwatch.non_finite.capture import Held
+    from gradwatch.non_finite.program import Program
     from gradwatch.ranks import Ranks
     from gradwatch.readings import StepReading
     from gradwatch.window import MicroBatch, Window
@@ -64,6 +68,7 @@ class StepScene:
         agreed = ranks.gather(own) if flagged > 0 else [own]
         self.trouble = any(bad for bad, _ in agreed)
         self.bad_loss = any(bad for _, bad in agreed)
+        self._tried: list[Tried] = []
 
     @property
     def rank_count(self) -> int:
@@ -94,12 +99,27 @@ class StepScene:
         Args:
             unscaled: Leave the gradient scaler's factor out.
         """
+        self._tried.clear()
         candidates = (self._own_blame(m, unscaled=unscaled) for m in self._micro_batches())
         first = next(candidates)
         own = first if first.kind else next((b for b in candidates if b.kind), first)
+        self._tried = [tried for tried in self._tried if tried.blame is own]
         blames = self._ranks.gather(own)
         rank = next((rank for rank, blame in enumerate(blames) if blame.kind), 0)
         return Answer(blames[rank], rank, len(self._window.micro_batches))
+
+    def keep(self, finding: Finding, *, max_bytes: int) -> Kept:
+        """Write what the last investigation was made of, on the rank that showed the fault.
+
+        Args:
+            finding: What will be told.
+            max_bytes: Most bytes of tensors to write.
+        """
+        folder = self._host.bundle_folder()
+        own = Kept()
+        if folder is not None and self._tried and finding.rank == self._ranks.rank:
+            own = keep_bundle(self._tried[0], finding, folder, max_bytes)
+        return self._ranks.gather(own)[finding.rank]
 
     def _own_blame(self, micro: MicroBatch, *, unscaled: bool) -> Blame:
         suspects = Suspects(
@@ -115,4 +135,17 @@ class StepScene:
             program = f"{type(error).__name__}: {error}"
         if isinstance(program, str):
             return fallback(suspects, program, micro.held)
-        return investigate(self._model, micro.held, program, suspects)
+        blame = investigate(self._model, micro.held, program, suspects)
+        self._remember(micro.held, program, suspects, blame)
+        return blame
+
+    def _remember(self, held: Held, program: Program, suspects: Suspects, blame: Blame) -> None:
+        tried = Tried(
+            model=self._model,
+            held=held,
+            recipe=program.recipe(),
+            suspects=suspects,
+            blame=blame,
+            micro_batches=len(self._window.micro_batches),
+        )
+        self._tried.append(tried)

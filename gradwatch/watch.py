@@ -95,6 +95,8 @@ class Watch:
             self._close_backward()
             index = self._host.enter()
             self._session.begin_micro_batch((args, kwargs), index, joins=True)
+            # Gradients at the outputs may be as large as the logits of a language model.
+            self._host.keep_only(self._session.window.held_batches())
 
     def _leave(self, module: nn.Module, _args: object, output: object) -> None:
         if self._sees(module):

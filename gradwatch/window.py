@@ -154,6 +154,10 @@ class Window:
             total -= micro.held.bytes
             self._drop(micro.number)
 
+    def held_batches(self) -> set[int]:
+        """Give the indices of the batches that may be run again."""
+        return {micro.batch_index for micro in self.micro_batches if micro.held is not None}
+
     def _drop(self, number: int) -> None:
         self.micro_batches[number] = self.micro_batches[number]._replace(held=None)
 

@@ -42,7 +42,8 @@ class NonFinite(Part):
         self._in_row = 0
         self._scale: float | None = None
         self._growth: dict[str, GrowthState] = {}
-        self._weights_bad = False
+        self._bundles = self.options.max_bundles if self.options.bundle else 0
+        self._skip_told_at: int | None = None
 
     def guard(self, reading: StepReading, scene: Scene) -> Verdict:
         """Class the step and act by the policy; entered alike by all ranks."""
@@ -67,7 +68,7 @@ class NonFinite(Part):
         """Count a scaler's skip; look into the k-th in a row without the scale."""
         self._skipped += 1
         if self._in_row % self.options.scaler_patience:
-            return Verdict()
+            return self._explained_skip(reading, scene)
         answer = scene.investigate(unscaled=True)
         skips = {"skipped_in_a_row": self._in_row, "loss_scale": reading.loss_scale or 0.0}
         if answer.blame.kind:
@@ -77,8 +78,36 @@ class NonFinite(Part):
                 evidence={**finding.evidence, **skips},
                 summary=f"{finding.summary}; the scaler has skipped {self._in_row} steps in a row",
             )
-            return Verdict("proceed", (finding,))
+            return Verdict("proceed", (self._kept(finding, scene),))
         return Verdict("proceed", (_scale_too_high(reading, skips),))
+
+    def _explained_skip(self, reading: StepReading, scene: Scene) -> Verdict:
+        """Name the layer that overflowed, where that is wanted and not just told."""
+        told = self._skip_told_at
+        rests = told is not None and reading.step - told < self.options.cooldown
+        if not self.options.explain_skips or rests:
+            return Verdict()
+        self._skip_told_at = reading.step
+        finding = _finding(scene.investigate(), reading)
+        finding = replace(
+            finding,
+            rule="loss_scale",
+            severity="info",
+            summary=f"{finding.summary}; the scaler skips this step and lowers its scale",
+            evidence={**finding.evidence, "loss_scale": reading.loss_scale or 0.0},
+        )
+        return Verdict("proceed", (finding,))
+
+    def _kept(self, finding: Finding, scene: Scene) -> Finding:
+        """Write a bundle, as long as there is room for one, and say where."""
+        if not self._bundles:
+            return finding
+        kept = scene.keep(finding, max_bytes=self.options.bundle_bytes)
+        # What fails once is told once: a disk that is full stays full.
+        self._bundles = 0 if kept.failed else self._bundles - bool(kept.words)
+        if not kept.words:
+            return finding
+        return replace(finding, evidence={**finding.evidence, "bundle": kept.words})
 
     def _fault(self, reading: StepReading, scene: Scene, *, weights: bool) -> Verdict:
         due = self.options.policy != "warn" or self._in_row % self.options.cooldown == 1
@@ -86,6 +115,7 @@ class NonFinite(Part):
             return Verdict()
         finding = self._bad_weights(reading) if weights else self._explained(reading, scene)
         finding = replace(finding, summary=f"{finding.summary}{self._consequence(reading)}")
+        finding = finding if weights else self._kept(finding, scene)
         action = self._action(reading)
         if action == "skip" or (action == "proceed" and _scaler_skips(reading)):
             self._skipped += 1

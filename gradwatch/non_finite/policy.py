@@ -34,7 +34,15 @@ class NonFiniteOptions:
         max_skips: Under ``"skip"``, stop after so many skipped steps in a row.
         scaler_patience: Steps skipped in a row by a gradient scaler before they are
             looked into and told; single overflows are expected and only counted.
-        cooldown: Under ``"warn"``, optimizer steps between two replays of a lasting fault.
+        cooldown: Under ``"warn"``, optimizer steps between two replays of a lasting fault;
+            with ``explain_skips``, between two skips that are explained.
+        explain_skips: Replay a step a gradient scaler skips and name the layer that
+            overflowed, as an ``"info"`` finding; without it single overflows are only counted.
+        bundle: Write the failing micro-batch, the weights and the random numbers beside the
+            logs (``gradwatch/step-N.pt``), for ``gradwatch replay`` on another machine.
+        bundle_bytes: Most bytes of tensors in a bundle; beyond them the weights are left
+            out, then the micro-batch, and the finding says so.
+        max_bundles: Most bundles of a run.
 
     Raises:
         ConfigurationError: If the policy is unknown or a number is not positive.
@@ -46,6 +54,10 @@ class NonFiniteOptions:
     max_skips: int = 10
     scaler_patience: int = 10
     cooldown: int = 100
+    explain_skips: bool = False
+    bundle: bool = True
+    bundle_bytes: int = 256 << 20
+    max_bundles: int = 10
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
@@ -53,6 +65,8 @@ class NonFiniteOptions:
         positive("max_skips", self.max_skips)
         positive("scaler_patience", self.scaler_patience)
         positive("cooldown", self.cooldown)
+        positive("bundle_bytes", self.bundle_bytes)
+        positive("max_bundles", self.max_bundles)
 
 
 def classify(reading: StepReading, scene: Scene) -> Status:

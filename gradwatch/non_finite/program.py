@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gradwatch.hooks import tensors_in
+from gradwatch.non_finite.recipe import HALVES, Recipe
 
 Roots = Tensor | Sequence[Tensor]
 
@@ -32,6 +34,10 @@ class Program(Protocol):
         Args:
             roots: What `forward` gave.
         """
+
+    def recipe(self) -> Recipe | None:
+        """Say how it is begun on another machine; None where it cannot be."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +77,10 @@ class ClosureProgram:
         """Run the backward pass from the loss."""
         torch.autograd.backward(roots)
 
+    def recipe(self) -> Recipe | None:
+        """Give none: a function is not written into a file."""
+        return None
+
 
 @dataclass(frozen=True)
 class ModelProgram:
@@ -81,16 +91,19 @@ class ModelProgram:
         args: Positional arguments of its call.
         kwargs: Keyword arguments of its call.
         grad_outputs: Gradient at each tensor it gave, in order; None where there was none.
+        autocast: Type autocast computes in, such as ``"float16"``; empty where it is off.
     """
 
     model: nn.Module
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     grad_outputs: Sequence[Tensor | None]
+    autocast: str = ""
 
     def forward(self) -> Roots:
         """Call the model."""
-        output = self.model(*self.args, **self.kwargs)
+        with self._half():
+            output = self.model(*self.args, **self.kwargs)
         return list(tensors_in(output))
 
     def backward(self, roots: Roots) -> None:
@@ -105,6 +118,16 @@ class ModelProgram:
         torch.autograd.backward(
             [root for root, _ in pairs.values()], [grad for _, grad in pairs.values()]
         )
+
+    def recipe(self) -> Recipe | None:
+        """Name the gradients and the type."""
+        return Recipe(kind="model", gradients=self.grad_outputs, autocast=self.autocast)
+
+    def _half(self) -> AbstractContextManager[object]:
+        if self.autocast not in HALVES:
+            return nullcontext()
+        device = next((each.device.type for each in self.model.parameters()), "cpu")
+        return torch.autocast(device, HALVES[self.autocast])
 
 
 def each_root(roots: Roots) -> list[Tensor]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gradwatch.findings import LOSS
-from gradwatch.layers import clean_name, clean_parameter_name
+from gradwatch.layers import clean_name, clean_parameter_name, is_compiled
 from gradwatch.non_finite.blame import (
     NO_REPLAY,
     NOT_REPRODUCIBLE,
@@ -28,6 +28,7 @@ from gradwatch.non_finite.capture import Held, rng_preserved
 from gradwatch.non_finite.flags import dense_parts
 from gradwatch.non_finite.memory import Use, storage_number
 from gradwatch.non_finite.mode import Watch
+from gradwatch.non_finite.muted import wandb_muted
 from gradwatch.non_finite.probe import Probe
 from gradwatch.non_finite.program import Program, Suspects, each_root
 from gradwatch.non_finite.state import Snapshot, gradients_aside
@@ -56,7 +57,7 @@ def investigate(
         The blame; where no replay was possible, the answer from parameter gradients.
     """
     try:
-        with rng_preserved(), gradients_aside(model):
+        with rng_preserved(), gradients_aside(model), wandb_muted():
             return _Investigation(model, held, program, suspects).run(replays)
     except Exception as error:  # noqa: BLE001 - the user's code runs here: anything may come
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
@@ -144,10 +145,7 @@ class _Investigation:
 
     @property
     def _compiled(self) -> bool:
-        return self._suspects.compiled or any(
-            "_orig_mod" in module._modules or module._compiled_call_impl is not None
-            for module in self._model.modules()
-        )
+        return self._suspects.compiled or is_compiled(self._model)
 
     def _verdict(self, fault: Fault | None, probe: Probe | None, *, equal: bool) -> str:
         if fault is None and self._compiled:

@@ -1,0 +1,82 @@
+"""The command line: ``gradwatch replay BUNDLE --model package.module:factory``.
+
+Annotations are evaluated here, not kept as text: typer is imported inside a function, and reads
+them there.
+"""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from gradwatch.non_finite.bundle_replay import BundleError, find_factory, replay_bundle
+
+if TYPE_CHECKING:
+    import typer
+
+SAME, ANOTHER, BAD_USE = 0, 1, 2
+NO_TYPER = "the command line needs typer: pip install 'gradwatch[cli]'"
+
+
+def main() -> None:
+    """Run the command line; the exit code is 0, 1 or 2."""
+    try:
+        app = make_app()
+    except ModuleNotFoundError as error:
+        if error.name != "typer":
+            raise
+        sys.stderr.write(f"gradwatch: {NO_TYPER}\n")
+        sys.exit(BAD_USE)
+    app()
+
+
+def make_app() -> "typer.Typer":
+    """Give the commands as a typer application.
+
+    Raises:
+        ModuleNotFoundError: If typer is not installed.
+    """
+    import typer
+
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True)
+
+    @app.callback()
+    def gradwatch() -> None:
+        """Look into what gradwatch kept."""
+
+    @app.command()
+    def replay(
+        bundle: Annotated[Path, typer.Argument(help="File that was kept: gradwatch/step-N.pt")],
+        model: Annotated[
+            str, typer.Option(help="What makes the model: package.module:factory, no arguments")
+        ],
+    ) -> None:
+        """Run a failing micro-batch again on the CPU and name the layer.
+
+        Exit code 0: the same fault; 1: not reproduced; 2: bad use.
+        """
+        raise typer.Exit(run_replay(bundle, model))
+
+    return app
+
+
+def run_replay(bundle: Path, model: str) -> int:
+    """Replay a bundle and print what was told then and what is found now.
+
+    Args:
+        bundle: The file.
+        model: ``package.module:factory``.
+
+    Returns:
+        0 where the same fault is found, 1 where it is not, 2 where it could not be tried.
+    """
+    try:
+        again = replay_bundle(bundle, find_factory(model))
+    except BundleError as error:
+        sys.stderr.write(f"gradwatch: {error}\n")
+        return BAD_USE
+    sys.stdout.write("\n".join([*again.lines(), ""]))
+    return SAME if again.same else ANOTHER
+
+
+if __name__ == "__main__":
+    main()
