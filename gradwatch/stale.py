@@ -33,14 +33,16 @@ class StaleWatch:
 
     def __init__(self) -> None:
         """Start with nothing to look at: before a first step there is nothing to clear."""
-        self._candidates: dict[nn.Parameter, None] = {}
+        # By identity: hashing a tensor costs more than looking at it.
+        self._candidates: dict[int, nn.Parameter] = {}
         self._looks: list[_Look] = []
         self._loaded: list[_Look] = []
 
     def backward_begins(self) -> None:
         """Measure what is left over; parameters without a gradient have been cleared."""
-        left = [p for p in self._candidates if p.grad is not None and measurable(p.grad)]
-        self._candidates = dict.fromkeys(left)
+        candidates = self._candidates.values()
+        left = [p for p in candidates if p.grad is not None and measurable(p.grad)]
+        self._candidates = {id(p): p for p in left}
         grads = [p.grad for p in left if p.grad is not None]
         if grads:
             self._looks.append(_Look(left, NormPlan(grads).measure(grads)))
@@ -58,10 +60,9 @@ class StaleWatch:
             norms = collect(values, f"stale{number}", look.groups, len(look.parameters))
             for parameter, norm in zip(look.parameters, norms, strict=True):
                 least[parameter] = min(least.get(parameter, np.inf), float(norm))
-        return {p: norm for p, norm in least.items() if p in self._candidates and norm > 0}
+        return {p: norm for p, norm in least.items() if id(p) in self._candidates and norm > 0}
 
     def stepped(self, parameters: Sequence[nn.Parameter]) -> None:
         """Begin anew for parameters whose optimizer is about to step."""
-        for parameter in parameters:
-            self._candidates[parameter] = None
+        self._candidates.update(zip(map(id, parameters), parameters, strict=True))
         self._looks = []

@@ -145,9 +145,10 @@ class StepInputs:
     ) -> dict[str, float]:
         if not self.norms:
             return {}
-        own = set(self.view.parameters)
+        never_cleared = self.stale.unload(values)
+        own = set(self.view.parameters) if never_cleared else set()
         left: dict[str, float] = {}
-        for parameter, norm in self.stale.unload(values).items():
+        for parameter, norm in never_cleared.items():
             if parameter in own:
                 name = owner.get(parameter, "")
                 left[name] = max(left.get(name, 0.0), norm)

@@ -164,8 +164,8 @@ class GradientFlow(Part):
         patience, flow = self.options.patience, reading.flow
         judged = np.asarray([name in self._chosen for name in flow.layers], dtype=np.bool_)
         wait = np.where(track.born_zero, WAKING * patience, patience)
-        late = judged & (track.vanishing >= wait) & ~is_rising(np.asarray(track.history))
-        if late.any():
+        late = judged & (track.vanishing >= wait)
+        if late.any() and (late & ~is_rising(np.asarray(track.history))).any():
             marked = judged & (track.vanishing > 0)
             place = where_it_vanishes(flow.grad_norm, self._usable(flow), marked)
             yield wording.vanishing(reading, place, int(marked.sum()))

@@ -43,7 +43,9 @@ def reference_norm(norms: FloatArray) -> float:
         norms: (N,) positive finite norms.
     """
     count = max(1, round(len(norms) * STRONGEST))
-    return float(np.median(np.sort(norms)[-count:]))
+    strongest = np.sort(norms)[-count:]
+    # numpy's median does the same, ten times slower on a few numbers.
+    return float(0.5 * strongest[(count - 1) // 2] + 0.5 * strongest[count // 2])
 
 
 def vanishing_layers(grad_norm: FloatArray, usable: BoolArray, threshold: float) -> BoolArray:
