@@ -24,7 +24,12 @@ and no guess.
 
 ```python
 net = nn.Sequential(
-    nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), Layer(), nn.Linear(8, 8), nn.Tanh(),
+    nn.Linear(8, 8),
+    nn.Tanh(),
+    nn.Linear(8, 8),
+    Layer(),
+    nn.Linear(8, 8),
+    nn.Tanh(),
     nn.Linear(8, 4),
 )
 loss(net(batch(x)), labels(y)).backward()  # x: 6 samples of 8 features

@@ -126,6 +126,7 @@ def labels(y):
     y[2] = -3.0  # a sale that was returned
     return y
 
+
 def loss(out, y):
     return (out - torch.log1p(y)).pow(2).mean()
 """,
@@ -133,6 +134,7 @@ def loss(out, y):
 def labels(y):
     y[2] = -3.0
     return y.clamp(min=0.0)
+
 
 def loss(out, y):
     return (out - torch.log1p(y)).pow(2).mean()
@@ -447,7 +449,7 @@ def layer(x):
         broken="""
 def layer(x):
     kept = x * (x > 0)
-    return kept ** 0.3
+    return kept**0.3
 """,
         mended="""
 def layer(x):
@@ -458,7 +460,7 @@ def layer(x):
     "pow_of_negative": Example(
         broken="""
 def layer(x):
-    return x ** 1.5
+    return x**1.5
 """,
         mended="""
 def layer(x):

@@ -79,6 +79,8 @@ def in_samples(clues: Clues, most: int = 8) -> str:
     """Name the bad samples in brackets; empty where they are not known."""
     if not clues.samples:
         return ""
+    if len(clues.samples) == clues.batch_size and clues.batch_size > 1:
+        return f" (all {clues.batch_size:,} samples)"
     shown = ", ".join(map(str, clues.samples[:most]))
     word = "sample" if len(clues.samples) == 1 else "samples"
     return f" ({word} {shown}{', …' if len(clues.samples) > most else ''})"

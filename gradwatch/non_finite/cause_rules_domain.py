@@ -39,6 +39,11 @@ def _power(clues: Clues) -> str:
     return f"0 ** {exponent}: {share(clues.seen.input(0).zeros, clues.seen.input(0), 'exactly 0')}"
 
 
+def _divisor(clues: Clues) -> str:
+    last = len(clues.seen.inputs) - 1
+    return " in ".join(filter(None, (of(clues.seen.input(last)), clues.path_of(last))))
+
+
 def _log_of_zero(clues: Clues) -> str:
     read = clues.seen.input(0)
     if clues.operation == "log1p":
@@ -96,8 +101,7 @@ DOMAIN: tuple[Row, ...] = (
         phase="forward",
         evidence=lambda clues: clues.divisor_zeros > 0,
         cause=lambda clues: (
-            f"division by 0: {clues.divisor_zeros:,} divisors "
-            f"{of(clues.seen.inputs[-1]) if clues.seen.inputs else ''} are exactly 0"
+            f"division by 0: {clues.divisor_zeros:,} divisors {_divisor(clues)} are exactly 0"
         ),
         remedy="clamp the divisor away from 0, or add an eps to it",
     ),

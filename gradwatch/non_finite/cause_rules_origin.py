@@ -6,13 +6,14 @@ from math import isnan
 
 from gradwatch.non_finite.cause_row import Row, in_samples, names
 from gradwatch.non_finite.clues import Clues
+from gradwatch.non_finite.evidence import bare
 
 CONFINED = names(
     "log log2 log10 log1p sqrt rsqrt pow reciprocal acos asin acosh atanh erfinv logit lgamma "
     "digamma xlogy"
 )
 DIVIDING = names("div reciprocal log log2 log10 sqrt rsqrt pow acos asin atanh erfinv logit")
-TRANSPARENT = names("where masked_fill index_put mul")
+GUARDS = names("add sub rsub clamp clamp_min clamp_max")
 
 
 def _bad_input(clues: Clues) -> str:
@@ -42,11 +43,9 @@ def _masked(clues: Clues) -> str:
 
 def _lost(clues: Clues) -> tuple[float, str] | None:
     """Find a small constant that the type could not hold, in what made the input."""
-    for maker in (clues.seen, *clues.makers):
-        number = maker.lost_number()
-        if number is not None:
-            return number, maker.output.dtype
-    return None
+    guards = (maker for maker in clues.makers if bare(maker.name) in GUARDS)
+    lost = ((maker.lost_number(), maker.output.dtype) for maker in guards)
+    return next(((number, dtype) for number, dtype in lost if number is not None), None)
 
 
 def _epsilon(clues: Clues) -> str:
@@ -55,11 +54,16 @@ def _epsilon(clues: Clues) -> str:
     return f"the constant {number:g} that guards {clues.operation} is rounded to {edge} in {dtype}"
 
 
+def _confined(clues: Clues) -> int:
+    """Place of the input that must keep to a range."""
+    return 1 if clues.operation == "xlogy" else 0
+
+
 def _out_of_domain(clues: Clues) -> str:
-    read = clues.seen.input(0)
+    read = clues.seen.input(_confined(clues))
     low = "" if isnan(read.low) else f" (min {read.low:.4g}, max {read.high:.4g})"
-    told = f"{clues.from_batch} holds values that {clues.operation} is not defined for{low}"
-    return told + in_samples(clues)
+    path = clues.path_of(_confined(clues))
+    return f"{path} holds values that {clues.operation} is not defined for{low}{in_samples(clues)}"
 
 
 ORIGIN: tuple[Row, ...] = (
@@ -120,7 +124,7 @@ ORIGIN: tuple[Row, ...] = (
         name="out_of_domain",
         title="A target or input is outside what the operation is defined for",
         operations=CONFINED,
-        evidence=lambda clues: bool(clues.from_batch),
+        evidence=lambda clues: bool(clues.path_of(_confined(clues))),
         cause=_out_of_domain,
         remedy="check the labels or inputs where they are loaded; clamp or shift them before "
         "{operation}",

@@ -33,11 +33,11 @@ class Clues:
         fault: The blamed operation; in the backward phase another one.
         makers: The operations that made the forward operation's inputs, in order.
         consumers: The operations that took its result in.
-        from_batch: Path of a tensor of the batch that it read as it came.
+        from_batch: Path in the batch of each input that it read as it came, empty for the others.
         peaks: Largest magnitudes of earlier runs of the same operation in the same module.
         scale: Factor the loss was multiplied with last of all, 1 without one.
         samples: Indices of the bad samples.
-        calls: How often the step calls the layer.
+        batch_size: Number of samples of the micro-batch; None where unknown.
     """
 
     operation: str = ""
@@ -51,11 +51,15 @@ class Clues:
     fault: Seen = NOTHING
     makers: tuple[Seen, ...] = ()
     consumers: tuple[Consumer, ...] = ()
-    from_batch: str = ""
+    from_batch: tuple[str, ...] = ()
     peaks: tuple[float, ...] = ()
     scale: float = 1.0
     samples: tuple[int, ...] = ()
-    calls: int = 1
+    batch_size: int | None = None
+
+    def path_of(self, place: int) -> str:
+        """Path in the batch of an input that was read as it came; empty for another."""
+        return self.from_batch[place] if place < len(self.from_batch) else ""
 
     def maker(self, place: int) -> str:
         """Bare name of the operation that made an input; empty for none."""
@@ -87,7 +91,7 @@ def clues_of(
     seen: Mapping[int, Seen],
     *,
     samples: tuple[int, ...] = (),
-    calls: int = 1,
+    batch_size: int | None = None,
 ) -> Clues:
     """Gather what the record and the close look know about a fault.
 
@@ -96,7 +100,7 @@ def clues_of(
         around: Its neighbours.
         seen: What the close look saw, by index.
         samples: Indices of the bad samples.
-        calls: How often the step calls the layer.
+        batch_size: Number of samples of the micro-batch.
 
     Returns:
         The clues.
@@ -117,7 +121,7 @@ def clues_of(
         peaks=tuple(seen[index].output.peak for index in around.twins if index in seen),
         scale=_scale(seen.get(around.scaling, NOTHING)),
         samples=samples,
-        calls=calls,
+        batch_size=batch_size,
     )
 
 

@@ -173,7 +173,15 @@ def tally(tensor: Tensor) -> Tally:
 def tallies(arguments: Iterable[object]) -> tuple[Tally, ...]:
     """Count what the tensors among some arguments hold, in order."""
     tensors = (each.detach() for each in arguments if isinstance(each, Tensor))
-    return tuple(tally(part) for tensor in tensors for part in dense_parts(tensor))
+    return tuple(_bounded_tally(part) for tensor in tensors for part in dense_parts(tensor))
+
+
+def _bounded_tally(part: Tensor) -> Tally:
+    try:
+        return tally(part)
+    except torch.OutOfMemoryError:
+        # Less evidence is better than none: the fault is known without these numbers.
+        return Tally(shape=tuple(part.shape), dtype=str(part.dtype).removeprefix("torch."))
 
 
 def numbers_in(arguments: Iterable[object]) -> tuple[float, ...]:

@@ -44,7 +44,7 @@ class Surroundings:
     Attributes:
         makers: Index of the operation that made each input of the forward operation, -1 for none.
         consumers: Operations that took its result in.
-        from_batch: Path of a tensor of the batch that it read as it came.
+        from_batch: Path in the batch of each input that it read as it came, empty for the others.
         twins: Earlier runs of the same operation in the same module, by index.
         scaling: Index of the operation that may have scaled the loss, -1 for none.
         chain: The way from the birth to the first bad parameter, empty where it met none.
@@ -52,7 +52,7 @@ class Surroundings:
 
     makers: tuple[int, ...] = ()
     consumers: tuple[Consumer, ...] = ()
-    from_batch: str = ""
+    from_batch: tuple[str, ...] = ()
     twins: tuple[int, ...] = ()
     scaling: int = -1
     chain: str = ""
@@ -68,7 +68,7 @@ class _Neighbourhood:
         return Surroundings(
             makers=tuple(maker.index if maker else -1 for maker in made),
             consumers=tuple(self._consumers(source, source, DEEPEST)) if source else (),
-            from_batch=self._from_batch(source) if source else "",
+            from_batch=tuple(map(self._path, source.reads)) if source else (),
             twins=tuple(self._twins(fault.operation))[-MOST_TWINS:],
             scaling=self._scaling(),
         )
@@ -108,9 +108,9 @@ class _Neighbourhood:
         forward = (each for each in self._trace.operations.values() if each.name == "aten::xlogy")
         return any(use.storage == storage for each in forward for use in each.reads)
 
-    def _from_batch(self, source: Operation) -> str:
-        known = (self._leaves.get(use.storage) for use in source.reads if self._maker(use) is None)
-        return next((leaf.name for leaf in known if leaf and leaf.kind == "batch"), "")
+    def _path(self, use: Use) -> str:
+        leaf = self._leaves.get(use.storage) if self._maker(use) is None else None
+        return leaf.name if leaf and leaf.kind == "batch" else ""
 
     def _twins(self, fault: Operation) -> Iterator[int]:
         for index, operation in self._trace.operations.items():

@@ -48,7 +48,7 @@ def blame_of(
     place = place_of(fault, trace)
     sight, seen = (probe.sight, probe.seen) if probe else (Sight(), {})
     samples = _samples(fault, held, probe)
-    known = cause_of(clues_of(fault, around, seen, samples=samples, calls=place.calls))
+    known = cause_of(clues_of(fault, around, seen, samples=samples, batch_size=held.size))
     batch_path = fault.leaf.name if fault.leaf and fault.leaf.kind == "batch" else ""
     return Blame(
         place=place.name,
