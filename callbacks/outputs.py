@@ -43,6 +43,8 @@ def sinks_of(trainer: pl.Trainer, configuration: Configuration) -> list[Sink]:
         trainer: The Trainer.
         configuration: What is wanted beside the loggers.
     """
+    # Lightning sends the folder from rank 0 to all: whoever does not ask lets the others wait.
+    root = trainer.log_dir or trainer.default_root_dir
     if not trainer.is_global_zero:
         return []
     sinks: list[Sink] = [LoggerSink(cast("list[MetricsLogger]", trainer.loggers))]
@@ -52,6 +54,5 @@ def sinks_of(trainer: pl.Trainer, configuration: Configuration) -> list[Sink]:
     if configuration.console:
         sinks.append(ConsoleSink(write=trainer.print))
     if configuration.record and not getattr(trainer, "fast_dev_run", False):
-        root = trainer.log_dir or trainer.default_root_dir
         sinks.append(RunRecordSink(Path(root) / "gradwatch" / "record.jsonl"))
     return [*sinks, *configuration.sinks]
