@@ -102,3 +102,9 @@ def test_norms_of_sharded_gradients_are_those_of_the_whole_on_every_rank(
         for measured, whole in zip(seen["measured"], seen["whole"], strict=True):
             assert measured == pytest.approx(whole, rel=1e-5)
             assert min(whole) > 0
+
+
+def test_a_callback_without_options_trains_on_two_ranks_and_one_writes_the_run_record(
+    ranks: list[dict[str, Any]],
+) -> None:
+    assert [rank["as it comes"] for rank in ranks] == [14, 0]

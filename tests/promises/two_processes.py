@@ -13,8 +13,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from gradwatch import NonFiniteGradientError, NonFiniteOptions
+from gradwatch.callbacks import GradWatch
 from gradwatch.layers import LayerMap
 from gradwatch.measure import OptimizerView
+from gradwatch.sinks.record_reader import read
 from gradwatch.transfer import Transfer
 from tests.kit import (
     Net,
@@ -75,6 +77,14 @@ def one_step() -> dict[str, Any]:
     return dict(module.named_parameters())
 
 
+def as_it_comes() -> int:
+    """Train with the one line of the README; give the steps in the run record of rank 0."""
+    fit(build(Net), [GradWatch()], make_own_loader(), **DDP, default_root_dir="as_it_comes")
+    if os.environ["RANK"] != "0":
+        return 0
+    return len(read(Path("as_it_comes", "gradwatch", "record.jsonl")).records)
+
+
 def sharded() -> dict[str, Any]:
     """Measure sharded gradients beside the whole ones, at first exactly, then fast."""
     mesh = init_device_mesh("cpu", (2,))
@@ -101,6 +111,7 @@ SCENES: dict[str, Callable[[], Any]] = {
     "watched": partial(watched, "raise"),
     "accumulated": partial(train, [], **ACCUMULATED),
     "accumulated and watched": partial(watched, "raise", **ACCUMULATED),
+    "as it comes": as_it_comes,
     "one step": one_step,
     "by hand": partial(train, [SkipsByHand()], ON_RANK_1),
     "skipped": partial(watched, "skip", ON_RANK_1),
