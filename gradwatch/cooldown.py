@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 class Cooldown:
     """Let a finding through once per rule and layer and then once per so many steps.
 
+    A step before the last one that was told belongs to another run: there nothing was said yet.
+
     Args:
         steps: Optimizer steps of silence.
 
@@ -31,7 +33,7 @@ class Cooldown:
         """Tell whether a finding is due, and count it as said if so."""
         key = (finding.rule, finding.layer)
         last = self._said.get(key)
-        due = last is None or finding.step - last >= self._steps
+        due = last is None or not 0 <= finding.step - last < self._steps
         if due:
             self._said[key] = finding.step
         return due

@@ -72,7 +72,9 @@ def observe(
     """
     low = streak.low + 1 if snr < options.low else 0
     high = streak.high + 1 if snr > options.high else 0
-    told = max(low, high) >= options.patience and step >= streak.quiet_until
+    # A step from before the last telling belongs to another run: there it is not quiet.
+    quiet = 0 < streak.quiet_until - step <= options.cooldown_steps
+    told = max(low, high) >= options.patience and not quiet
     quiet_until = step + options.cooldown_steps if told else streak.quiet_until
     side = ("low" if low else "high") if told else None
     return side, Streak(low, high, quiet_until)

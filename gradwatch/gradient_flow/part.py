@@ -36,6 +36,7 @@ class Track:
         missing: (L,) steps in a row it had none.
         growth: Growth of the total norm.
         steps: Number of steps counted.
+        last_step: Optimizer step counted last; -1 before the first.
         told_run: First step of the run of rising norms told last; -1 before one was.
         born_zero: (L,) layers whose first gradient was exactly zero.
         cut: (L,) layers that were called in the first step and got no gradient.
@@ -49,7 +50,7 @@ class Track:
         self.missing = np.zeros(len(layers), dtype=np.int64)
         self.history: deque[FloatArray] = deque(maxlen=window)
         self.growth = GrowthState()
-        self.steps = 0
+        self.steps, self.last_step = 0, -1
         self.told_run = -1
         self.born_zero: BoolArray = np.zeros(len(layers), dtype=np.bool_)
         self.cut: BoolArray = np.zeros(len(layers), dtype=np.bool_)
@@ -65,6 +66,7 @@ class Track:
             "history": [row.tolist() for row in self.history],
             "growth": self.growth.state_dict(),
             "steps": self.steps,
+            "last_step": self.last_step,
             "told_run": self.told_run,
             "born_zero": self.born_zero.tolist(),
             "cut": self.cut.tolist(),
@@ -80,7 +82,7 @@ class Track:
         track.missing = np.asarray(state["missing"], dtype=np.int64)
         track.history.extend(np.asarray(row, dtype=np.float64) for row in state["history"])
         track.growth = GrowthState.restored(state["growth"])
-        track.steps = int(state["steps"])
+        track.steps, track.last_step = int(state["steps"]), int(state["last_step"])
         track.told_run = int(state["told_run"])
         track.born_zero = np.asarray(state["born_zero"], dtype=np.bool_)
         track.cut = np.asarray(state["cut"], dtype=np.bool_)
@@ -127,9 +129,13 @@ class GradientFlow(Part):
 
     def _track(self, reading: StepReading) -> Track:
         track = self._tracks.get(reading.optimizer)
+        if track is not None and reading.step < track.last_step:
+            # A step that lies behind the last one belongs to another fit of the same callback.
+            track, self._cooldown = None, Cooldown(self.options.cooldown)
         if track is None or track.layers != reading.flow.layers:
             track = Track(reading.flow.layers, 2 * self.options.patience)
             self._tracks[reading.optimizer] = track
+        track.last_step = reading.step
         return track
 
     def _measure_totals(self, reading: StepReading) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
+from gradwatch.cooldown import Cooldown
 from gradwatch.findings import Finding
 from gradwatch.memory.phases import StepMemory, cross, latest, memory_scalars
 from gradwatch.memory.rules import RULES, MemoryOptions
@@ -39,7 +40,7 @@ class MemoryDelta(Part):
         self._done = StepMemory({})
         self._history: deque[MemorySnapshot] = deque(maxlen=self.options.window_steps)
         self._fresh = False
-        self._quiet_until: dict[str, int] = {}
+        self._cooldown = Cooldown(self.options.cooldown_steps)
 
     def border(self, border: Border) -> None:
         """Read memory as a phase begins or ends."""
@@ -67,12 +68,9 @@ class MemoryDelta(Part):
 
     def _find(self, step: int) -> Iterator[Finding]:
         history = list(self._history)
-        for name, rule in RULES.items():
-            if step < self._quiet_until.get(name, 0):
-                continue
+        for rule in RULES:
             finding = rule(history, step, self.options)
-            if finding is not None:
-                self._quiet_until[name] = step + self.options.cooldown_steps
+            if finding is not None and self._cooldown.allows(finding):
                 yield finding
 
     def scalars(self) -> Mapping[str, float]:
@@ -81,8 +79,8 @@ class MemoryDelta(Part):
 
     def state_dict(self) -> dict[str, Any]:
         """Give the cooldowns; memory itself begins anew with each process."""
-        return {"quiet_until": dict(self._quiet_until)}
+        return {"cooldown": self._cooldown.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on with the cooldowns of a saved run."""
-        self._quiet_until = dict(state["quiet_until"])
+        self._cooldown.load_state_dict(state["cooldown"])

@@ -88,10 +88,11 @@ def latest(memory: StepMemory) -> MemorySnapshot:
 def memory_scalars(memory: StepMemory, kind: Kind) -> dict[str, float]:
     """Give the metrics of a step, bytes in MiB with the unit in the key.
 
-    An accelerator has at most 13: ``mem/allocated_MiB``, ``mem/reserved_MiB`` and their
+    An accelerator has at most 14: ``mem/allocated_MiB``, ``mem/reserved_MiB`` and their
     changes ``…_forward_MiB``, ``…_backward_MiB``, ``…_step_MiB``; ``mem/peak_MiB``,
-    ``mem/cached_MiB``, ``mem/fragmentation``, ``mem/alloc_retries``, ``mem/ooms``. A process
-    has five: ``mem/process_MiB``, its three changes and ``mem/process_peak_MiB``.
+    ``mem/cached_MiB``, ``mem/inactive_split_MiB`` and its share of the reserved memory
+    ``mem/fragmentation``, ``mem/alloc_retries``, ``mem/ooms``. A process has five:
+    ``mem/process_MiB``, its three changes and ``mem/process_peak_MiB``.
 
     Args:
         memory: Snapshots of a step.
@@ -113,6 +114,7 @@ def memory_scalars(memory: StepMemory, kind: Kind) -> dict[str, float]:
         **_in_mib("mem/reserved", last.reserved_bytes, phase_deltas(memory, "reserved_bytes")),
         **_in_mib("mem/peak", last.peak_bytes, {}),
         **_in_mib("mem/cached", last.cached_bytes, {}),
+        **_in_mib("mem/inactive_split", last.inactive_split_bytes, {}),
         **{key: float(value) for key, value in plain.items() if value is not None},
     }
 

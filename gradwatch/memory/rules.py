@@ -173,8 +173,4 @@ def _fragmented(seen: MemorySnapshot, options: MemoryOptions) -> bool:
 
 
 Rule = Callable[[Sequence[MemorySnapshot], int, MemoryOptions], Finding | None]
-RULES: dict[str, Rule] = {
-    "memory_growth": judge_growth,
-    "memory_retries": judge_retries,
-    "memory_fragmentation": judge_fragmentation,
-}
+RULES: tuple[Rule, ...] = (judge_growth, judge_retries, judge_fragmentation)

@@ -26,6 +26,15 @@ def test_a_lasting_imbalance_is_told_after_patience_and_again_after_the_cooldown
     assert find_told([500.0] * 5) == [(2, "high")]
 
 
+def test_a_second_run_that_begins_at_step_0_is_not_kept_quiet_by_the_first() -> None:
+    told = Streak(low=50, quiet_until=1000 + OPTIONS.cooldown_steps)
+    streak, sides = told._replace(low=0), []
+    for step in range(4):
+        side, streak = observe(0.5, streak, step, OPTIONS)
+        sides += [(step, side)] if side else []
+    assert sides == find_told([0.5] * 4)
+
+
 @pytest.mark.parametrize("ratio", [1.0, 10.0, 100.0])
 def test_a_ratio_within_the_limits_says_nothing(ratio: float) -> None:
     assert find_told([ratio] * 20) == []

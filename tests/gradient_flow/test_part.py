@@ -113,3 +113,11 @@ def test_frozen_layers_and_zero_weights_are_not_judged(reading: Reading) -> None
         make_part(), reading, range(12), norms=norms, frozen=frozen, weight_norm=weights
     )
     assert findings == []
+
+
+def test_a_second_fit_of_the_same_part_is_told_as_the_first_was(reading: Reading) -> None:
+    part, cut = make_part(patience=2), np.array([np.nan, np.nan, 1.0, 1.0])
+    first = [(each.rule, each.step) for each in judge(part, reading, range(8), norms=cut)]
+    assert first == [("disconnected", 0)]
+    second = [(each.rule, each.step) for each in judge(part, reading, range(8), norms=cut)]
+    assert second == first

@@ -51,7 +51,7 @@ def test_an_unknown_number_gives_no_difference() -> None:
     assert phase_deltas(memory, "allocated_bytes") == {}
 
 
-def test_an_accelerator_has_thirteen_keys_with_their_units() -> None:
+def test_an_accelerator_has_fourteen_keys_with_their_units() -> None:
     memory = StepMemory({})
     for index, border in enumerate(ORDER):
         snapshot = MemorySnapshot(index * MIB, 8 * MIB, 9 * MIB, 2 * MIB, 1, 0)
@@ -67,6 +67,7 @@ def test_an_accelerator_has_thirteen_keys_with_their_units() -> None:
         "mem/reserved_step_MiB": 0.0,
         "mem/peak_MiB": 9.0,
         "mem/cached_MiB": 5.0,
+        "mem/inactive_split_MiB": 2.0,
         "mem/fragmentation": 0.25,
         "mem/alloc_retries": 1.0,
         "mem/ooms": 0.0,
