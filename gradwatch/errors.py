@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from numbers import Real
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -83,6 +84,6 @@ def positive(option: str, value: float) -> None:
     Raises:
         ConfigurationError: If ``value`` is not a positive finite number.
     """
-    if not 0 < value < float("inf"):
+    if not isinstance(value, Real) or not 0 < value < float("inf"):
         message = f"{option} must be a positive, finite number; got {value!r}"
         raise ConfigurationError(message)

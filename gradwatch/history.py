@@ -79,7 +79,8 @@ class History:
 
     def grid(self) -> Grid:
         """Give what is kept, in the execution order last seen."""
-        rest = [layer for layer in self._index if layer not in set(self._order)]
+        ordered = set(self._order)
+        rest = [layer for layer in self._index if layer not in ordered]
         layers = (*self._order, *rest)
         rows = [self._index[layer] for layer in layers]
         return Grid(layers, list(self._steps), self._norms[rows, : len(self._steps)])

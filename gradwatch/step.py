@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -46,12 +47,12 @@ class TapReadings:
         """Give the root of the summed squares per layer, unscaled; None where nothing came."""
         if not self._by_device:
             return None
-        squares: dict[str, float] = {}
+        norms: dict[str, float] = {}
         for device, pairs in self._by_device.items():
             for (name, _), norm in zip(pairs, values[f"taps/{device}"] / scale, strict=True):
-                squares[name] = squares.get(name, 0.0) + float(norm) ** 2
-        known: FloatArray = np.asarray([squares.get(name, np.nan) for name in layers])
-        return known**0.5
+                # The square of a double may overflow where the root of the sum does not.
+                norms[name] = math.hypot(norms.get(name, 0.0), float(norm))
+        return np.asarray([norms.get(name, np.nan) for name in layers])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,8 @@ class Flags:
 
     def post(self, number: int, value: Tensor) -> None:
         """Send a 0-d device value on its way to slot ``number``."""
-        self._buffer[number].copy_(value, non_blocking=True)
+        # Only CUDA's copy has an event to ask: another one must be done when this returns.
+        self._buffer[number].copy_(value, non_blocking=self._accelerated)
         if self._accelerated:
             event = torch.cuda.Event()
             event.record()

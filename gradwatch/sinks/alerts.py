@@ -33,8 +33,7 @@ def alert_title(finding: Finding) -> str:
 
 def alert_text(finding: Finding) -> str:
     """Give evidence, cause and remedy as the other text sinks show them."""
-    where = f"rank {finding.rank}" if finding.rank else ""
-    return "\n".join([*finding.lines(), *filter(None, [where])])
+    return "\n".join(finding.lines())
 
 
 class AlertGate:

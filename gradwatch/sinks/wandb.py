@@ -103,7 +103,7 @@ class WandbSink:
         self._flow: FlowReading | None = None
         self._log_step = 0
         self._findings: list[Finding] = []
-        self._bad_steps: list[int] = []
+        self._first_bad_step: int | None = None
         self._closed = False
 
     def start(self, coverage: Sequence[Coverage]) -> None:  # noqa: ARG002 - the protocol's
@@ -118,8 +118,8 @@ class WandbSink:
     def finding(self, finding: Finding) -> None:
         """Send an alert unless one of its kind was sent lately; keep it for the table."""
         self._findings.append(finding)
-        if finding.rule.startswith("non_finite"):
-            self._note_bad(finding.step)
+        if finding.rule == "non_finite" and self._first_bad_step is None:
+            self._first_bad_step = finding.step
         if self.gate.passes(finding):
             self._clock.ask()
             self._alerts.run(lambda: self._alert(finding))
@@ -137,9 +137,6 @@ class WandbSink:
     def _record(self, record: StepRecord) -> None:
         row: dict[str, Any] = {} if self._keys is None else self._keys.scalars(record)
         self._log_step = record.log_step
-        # With several optimizers the key goes on with the optimizer's name.
-        if any(key.startswith("grad/non_finite") and n for key, n in record.scalars.items()):
-            self._note_bad(record.step)
         if record.flow is not None:
             self._flow = record.flow
             self._history.add(record.log_step, record.flow)
@@ -154,9 +151,6 @@ class WandbSink:
             level=LEVELS[finding.severity],
             wait_duration=ALERT_WAIT_SECONDS,
         )
-
-    def _note_bad(self, step: int) -> None:
-        self._bad_steps = [min([*self._bad_steps, step])]
 
     def _draw(self) -> dict[str, Any]:
         if not self._pictures or self._flow is None:
@@ -187,8 +181,8 @@ class WandbSink:
             worst = max(told, key=lambda finding: GRAVITY[finding.severity])
             summary["flow/worst_layer"] = worst.layer
             summary["flow/verdict"] = worst.lines()[0]
-        if self._bad_steps:
-            summary["grad/first_non_finite_step"] = self._bad_steps[0]
+        if self._first_bad_step is not None:
+            summary["grad/first_non_finite_step"] = self._first_bad_step
         return summary
 
 
