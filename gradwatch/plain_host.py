@@ -158,8 +158,9 @@ class PlainHost:
         return ModelProgram(self._model, args, kwargs, grads, half)
 
     def bundle_folder(self) -> Path | None:
-        """Put bundles into the folder the loop runs in."""
-        return Path("gradwatch")
+        """Put bundles into the folder the loop runs in, but not among a package's sources."""
+        folder = Path("gradwatch")
+        return None if (folder / "__init__.py").exists() else folder
 
     def announce_checkpoint(self, step: int) -> str:
         """Say that the weights in memory are those from before the step."""

@@ -61,11 +61,13 @@ class Kept(NamedTuple):
     """What became of a bundle.
 
     Attributes:
-        words: Its path and what was left out, or why there is none; empty for nothing to say.
+        words: Its path, or why there is none; empty for nothing to say.
+        without: What was left out to keep to the bound.
         failed: True where it could not be written.
     """
 
     words: str = ""
+    without: str = ""
     failed: bool = False
 
 
@@ -91,7 +93,7 @@ def keep_bundle(tried: Tried, finding: Finding, folder: Path, max_bytes: int) ->
         reason = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
         log.warning("gradwatch: no bundle is written to %s: %s", folder, reason)
         return Kept(f"not written ({str(reason).partition(chr(10))[0]})", failed=True)
-    return Kept(f"{path}{f' (without {left_out})' if left_out else ''}")
+    return Kept(str(path), left_out)
 
 
 def _compose(
@@ -224,4 +226,4 @@ def _primitives(value: Any) -> Any:  # noqa: ANN401 - a finding's containers
 
 
 def _mib(count: int) -> str:
-    return f"{count / MIB:,.1f} MiB"
+    return f"{count / MIB:,.1f} MiB" if count >= MIB else f"{count:,} bytes"

@@ -107,10 +107,15 @@ class NonFinite(Part):
         self._bundles = 0 if kept.failed else self._bundles - bool(kept.words)
         if not kept.words:
             return finding
-        return replace(finding, evidence={**finding.evidence, "bundle": kept.words})
+        told = {"bundle": kept.words, "left out of it": kept.without}
+        told = {name: words for name, words in told.items() if words}
+        return replace(finding, evidence={**finding.evidence, **told})
 
     def _fault(self, reading: StepReading, scene: Scene, *, weights: bool) -> Verdict:
-        due = self.options.policy != "warn" or self._in_row % self.options.cooldown == 1
+        warns = self.options.policy == "warn"
+        if warns and self._taken_in is None and reading.non_finite and not weights:
+            self._taken_in = None if _scaler_skips(reading) else reading.step
+        due = not warns or self._in_row % self.options.cooldown == 1
         if not due:
             return Verdict()
         finding = self._bad_weights(reading) if weights else self._explained(reading, scene)
