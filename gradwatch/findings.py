@@ -25,10 +25,11 @@ OWN_LINES = {
     "forward inputs": "forward",
     "chain": "chain",
     "replay": "replayed",
+    "bundle": "bundle",
 }
 LINES = (
     "written", "evidence", "inputs", "gradients", "outputs", "forward", "chain", "cause",
-    "remedy", "replayed",
+    "remedy", "replayed", "bundle",
 )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ def _bad_input(clues: Clues) -> str:
     feature = bad.first_bad[1:] if bad and bad.first_bad else ()
     where = f", first at feature {', '.join(map(str, feature))}" if feature else ""
     word = clues.kind or "NaN"
-    return f"{clues.path} of the batch holds {word}{in_samples(clues)}{where}"
+    return f"{clues.path} holds {word}{in_samples(clues)}{where}"
 
 
 def _is_masked(clues: Clues) -> bool:

@@ -25,7 +25,7 @@ from gradwatch.non_finite.blame import (
     Leaf,
 )
 from gradwatch.non_finite.capture import Held, rng_preserved
-from gradwatch.non_finite.flags import dense_parts
+from gradwatch.non_finite.flags import Value, dense_parts, worst
 from gradwatch.non_finite.memory import Use, storage_number
 from gradwatch.non_finite.mode import Watch
 from gradwatch.non_finite.muted import wandb_muted
@@ -39,6 +39,7 @@ from gradwatch.non_finite.walk import Record
 
 # Compiled code rounds differently: its loss is compared as loosely as its type allows.
 LOOSE = 1e-3
+MOST_BUFFERS = 3
 
 
 def investigate(
@@ -109,6 +110,7 @@ class _Investigation:
             return self._without_fault(trace, verdict)
         blame = blame_of(fault, trace, self._held, probe, around)
         evidence = {**blame.evidence, **_count(self._suspects), **self._edits(verdict)}
+        evidence |= _ruined(self._model) if "buffer" not in evidence else {}
         return replace(blame, verdict=verdict, evidence=evidence)
 
     def _replay(self, mode: Watch) -> list[Tensor]:
@@ -189,6 +191,16 @@ def _owner(parameter: str, known: Collection[str]) -> str:
 
 def _count(suspects: Suspects) -> dict[str, Evidence]:
     return {"bad_parameters": len(suspects.parameters)}
+
+
+def _ruined(model: nn.Module) -> dict[str, Evidence]:
+    """Name running statistics that the failing forward pass has turned NaN.
+
+    They stay so whatever becomes of the update, and are used when the model evaluates.
+    """
+    floating = ((n, each) for n, each in model.named_buffers() if each.is_floating_point())
+    names = [_owned(name) for name, each in floating if worst(each) is Value.NAN]
+    return {"buffers turned NaN": ", ".join(names[:MOST_BUFFERS])} if names else {}
 
 
 def _leaves(model: nn.Module, held: Held) -> Iterator[tuple[int, Leaf]]:

@@ -183,7 +183,7 @@ def strike(cell: Cell) -> Finding | None:
         called = cast("nn.Module", torch.compile(model, backend="eager"))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     sizes = [CLEAN, FAULTY, CLEAN] if cell.way == "accumulated" else [FAULTY]
-    options = NonFiniteOptions(policy="warn")
+    options = NonFiniteOptions(policy="warn", bundle=False)
     with gradwatch.watch(
         called, optimizer, non_finite=options, gradient_flow=False, memory=False, console=False
     ) as watched:

@@ -27,4 +27,7 @@ def test_layer_and_cause_of_a_planted_fault_are_named(cell: Cell) -> None:
 
 def test_the_statistics_a_failing_batch_ruined_are_not_blamed_for_it() -> None:
     cell = Cell("cnn", "blocks.0.filtered", "division_by_zero", "plain")
-    assert judge(cell, strike(cell)) == (True, True)
+    finding = strike(cell)
+    assert finding is not None
+    assert judge(cell, finding) == (True, True)
+    assert "blocks.0.norm.running_var" in str(finding.evidence["buffers turned NaN"])
