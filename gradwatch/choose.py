@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from gradwatch.adaptive_lr import AdaptiveLearningRate
-from gradwatch.gradient_flow import GradientFlow
-from gradwatch.memory import MemoryDelta
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from gradwatch.adaptive_lr import AdaptiveLearningRate, AdaptiveLearningRateOptions
+from gradwatch.errors import ConfigurationError
+from gradwatch.gradient_flow import GradientFlow, GradientFlowOptions
+from gradwatch.memory import MemoryDelta, MemoryOptions
 from gradwatch.non_finite.monitor import NonFinite
+from gradwatch.non_finite.policy import NonFiniteOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gradwatch.adaptive_lr import AdaptiveLearningRateOptions
-    from gradwatch.gradient_flow import GradientFlowOptions
-    from gradwatch.memory import MemoryOptions
-    from gradwatch.non_finite.policy import NonFiniteOptions
     from gradwatch.parts import Part
+    from gradwatch.sinks.protocol import Sink
 
 Options = TypeVar("Options")
 
@@ -31,17 +35,59 @@ def choose_parts(
     """Make the parts that are wanted, in the order they act.
 
     Each argument is the part's options, True for its defaults, False to leave it out.
+
+    Raises:
+        ConfigurationError: If an argument is neither.
     """
     parts = (
-        _part(NonFinite, non_finite),
-        _part(GradientFlow, gradient_flow),
-        _part(AdaptiveLearningRate, adaptive_lr),
-        _part(MemoryDelta, memory),
+        _part(NonFinite, NonFiniteOptions, non_finite),
+        _part(GradientFlow, GradientFlowOptions, gradient_flow),
+        _part(AdaptiveLearningRate, AdaptiveLearningRateOptions, adaptive_lr),
+        _part(MemoryDelta, MemoryOptions, memory),
     )
     return [part for part in parts if part is not None]
 
 
-def _part(make: Callable[[Options | None], Part], options: Options | bool) -> Part | None:  # noqa: FBT001 - the user's own value
+def checked(
+    model: nn.Module, optimizer: Optimizer | Sequence[Optimizer], sinks: Sequence[Sink]
+) -> list[Optimizer]:
+    """Refuse what is no model, no optimizer or no sequence of sinks.
+
+    Args:
+        model: What is to be watched.
+        optimizer: Its optimizer, or several.
+        sinks: The user's sinks.
+
+    Returns:
+        The optimizers.
+
+    Raises:
+        ConfigurationError: If one of them is something else.
+    """
+    if not isinstance(model, nn.Module):
+        raise ConfigurationError(f"model must be a torch.nn.Module; got {type(model).__name__}")
+    if isinstance(model, torch.jit._script.RecursiveScriptModule):  # noqa: SLF001 - nowhere else
+        raise ConfigurationError(
+            "a scripted model takes no hooks: watch the module before torch.jit.script, or put "
+            "it into a torch.nn.Module of its own"
+        )
+    if not isinstance(sinks, Sequence):
+        raise ConfigurationError(f"sinks must be a sequence; got {type(sinks).__name__}")
+    optimizers: list[Any] = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+    strange = [type(own).__name__ for own in optimizers if not isinstance(own, Optimizer)]
+    if strange or not optimizers:
+        got = ", ".join(strange) or "none"
+        raise ConfigurationError(f"optimizer must be one or several torch optimizers; got {got}")
+    return optimizers
+
+
+def _part(
+    make: Callable[[Options | None], Part],
+    kind: type[Options],
+    options: Options | bool,  # noqa: FBT001 - the user's own value
+) -> Part | None:
     if isinstance(options, bool):
         return make(None) if options else None
+    if not isinstance(options, kind):
+        raise ConfigurationError(f"expected {kind.__name__}(...), True or False; got {options!r}")
     return make(options)

@@ -191,9 +191,9 @@ def execution_order(names: Sequence[str], called: Iterable[str]) -> tuple[str, .
     order = [name for name in dict.fromkeys(called) if name in known]
     if not order:
         return tuple(names)
-    before = ""
+    before, placed = "", set(order)
     for name in names:
-        if name not in order:
+        if name not in placed:
             order.insert(order.index(before) + 1 if before else 0, name)
         before = name
     return tuple(order)
@@ -211,10 +211,11 @@ def match(option: str, patterns: Sequence[str], names: Sequence[str]) -> frozens
         The names that match at least one pattern.
 
     Raises:
-        ConfigurationError: If a pattern matches nothing.
+        ConfigurationError: If a pattern matches nothing, though there are names.
     """
     chosen: set[str] = set()
-    for pattern in patterns:
+    # A model without parameters has nothing to name: that is no slip of the pen.
+    for pattern in patterns if names else ():
         hits = {name for name in names if fnmatchcase(name, pattern)}
         if not hits:
             message = f"{option}: {pattern!r} matches no layer ({nearest(pattern, names)})"

@@ -199,7 +199,8 @@ class OptimizerView:
     def _flow_reading(
         self, parameters: ParameterReading, act_grad: FloatArray | None
     ) -> FlowReading:
-        trainable = np.asarray([p.requires_grad for p in self.parameters], dtype=np.float64)
+        able = [p.requires_grad and measurable(p) for p in self.parameters]
+        trainable = np.asarray(able, dtype=np.float64)
         return FlowReading(
             layers=self.layers,
             grad_norm=self.per_layer(parameters.grad_norm),

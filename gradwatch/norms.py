@@ -42,11 +42,11 @@ class NormGroup(NamedTuple):
 def measurable(tensor: Tensor | None) -> bool:
     """Tell whether a gradient or weight has a norm worth telling.
 
-    ``None``, integer, boolean and uninitialised (lazy) tensors are left out.
+    ``None``, integer, boolean, empty and uninitialised (lazy) tensors are left out.
     """
     if tensor is None or isinstance(tensor, UninitializedParameter | UninitializedBuffer):
         return False
-    return tensor.is_floating_point() or tensor.is_complex()
+    return tensor.numel() > 0 and (tensor.is_floating_point() or tensor.is_complex())
 
 
 def as_plain(tensor: Tensor) -> Tensor:

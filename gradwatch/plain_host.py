@@ -36,6 +36,7 @@ class PlainHost:
 
     Attributes:
         steps: Optimizer steps begun.
+        forwards: Forwards of the model seen.
         scaler: The gradient scaler.
         backward_open: True between the start of a backward and the next event.
         in_scaler_step: True while the scaler runs the optimizer's step.
@@ -55,7 +56,7 @@ class PlainHost:
         positive("log_every_n_steps", log_every_n_steps)
         self._model, self._optimizers = model, list(optimizers)
         self._interval = log_every_n_steps
-        self._forwards = 0
+        self.forwards = 0
         self._grads: dict[int, list[Tensor | None]] = {}
         self._autocast: dict[int, str] = {}
         first = next(model.parameters(), None)
@@ -70,9 +71,9 @@ class PlainHost:
 
     def enter(self) -> int:
         """Count a forward; give its index."""
-        self._autocast[self._forwards] = autocast_now(self._device)
-        self._forwards += 1
-        return self._forwards - 1
+        self._autocast[self.forwards] = autocast_now(self._device)
+        self.forwards += 1
+        return self.forwards - 1
 
     def keep_only(self, forwards: Collection[int]) -> None:
         """Let go of what was kept for forwards that will not be run again.
@@ -90,7 +91,7 @@ class PlainHost:
             output: What the model returned.
             begins: Called once when the backward reaches the model.
         """
-        index = self._forwards - 1
+        index = self.forwards - 1
         tensors = list(tensors_in(output))
         grads: list[Tensor | None] = [None] * len(tensors)
         self._grads[index] = grads
@@ -107,7 +108,7 @@ class PlainHost:
 
     def clock(self) -> Clock:
         """Tell steps begun and forwards seen."""
-        return Clock(self.steps, self.steps, self._forwards - 1)
+        return Clock(self.steps, self.steps, self.forwards - 1)
 
     def is_logged(self, log_step: int) -> bool:
         """Record each n-th step."""

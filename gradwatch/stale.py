@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 class _Look(NamedTuple):
     parameters: list[nn.Parameter]
+    gradients: list[int]
     groups: list[NormGroup]
 
 
@@ -45,7 +46,9 @@ class StaleWatch:
         self._candidates = {id(p): p for p in left}
         grads = [p.grad for p in left if p.grad is not None]
         if grads:
-            self._looks.append(_Look(left, NormPlan(grads).measure(grads)))
+            self._looks.append(
+                _Look(left, [id(grad) for grad in grads], NormPlan(grads).measure(grads))
+            )
 
     def load(self, transfer: Transfer) -> None:
         """Put all looks since the last step on board."""
@@ -58,8 +61,10 @@ class StaleWatch:
         least: dict[nn.Parameter, float] = {}
         for number, look in enumerate(self._loaded):
             norms = collect(values, f"stale{number}", look.groups, len(look.parameters))
-            for parameter, norm in zip(look.parameters, norms, strict=True):
-                least[parameter] = min(least.get(parameter, np.inf), float(norm))
+            for parameter, seen, norm in zip(look.parameters, look.gradients, norms, strict=True):
+                # One that was replaced since (by hand, from torch.func) has not piled up.
+                kept = float(norm) if id(parameter.grad) == seen else 0.0
+                least[parameter] = min(least.get(parameter, np.inf), kept)
         return {p: norm for p, norm in least.items() if id(p) in self._candidates and norm > 0}
 
     def stepped(self, parameters: Sequence[nn.Parameter]) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from gradwatch.choose import choose_parts
+from gradwatch.choose import checked, choose_parts
 from gradwatch.layers import unwrap
 from gradwatch.plain_host import PlainHost
 from gradwatch.ranks import Ranks
@@ -59,10 +59,12 @@ class Watch:
         # Optimizers that were looked at since the last forward, and whether they have stepped.
         self._looked: dict[Optimizer, bool] = {}
         self._undo = Undo()
-        self._undo.add(
-            model.register_forward_pre_hook(host.hook(self._enter), with_kwargs=True).remove
-        )
-        self._undo.add(model.register_forward_hook(host.hook(self._leave)).remove)
+        if model._compiled_call_impl is None:
+            enter, leave = host.hook(self._enter), host.hook(self._leave)
+            self._undo.add(model.register_forward_pre_hook(enter, with_kwargs=True).remove)
+            self._undo.add(model.register_forward_hook(leave).remove)
+        else:
+            self._undo.add(patch_instance(model, "_compiled_call_impl", self._around(model)))
         for optimizer in optimizers:
             self._undo.add(optimizer.register_step_pre_hook(self._before_step).remove)
             self._undo.add(optimizer.register_step_post_hook(self._after_step).remove)
@@ -85,6 +87,18 @@ class Watch:
         """
         self._session.observe_loss(loss)
         return loss
+
+    def _around(self, model: nn.Module) -> Callable[..., object]:
+        """Give the compiled call with the events around it: a hook would be compiled as well."""
+        compiled: Any = model._compiled_call_impl
+
+        def call(*args: Any, **kwargs: Any) -> object:
+            self._enter(model, args, kwargs)
+            output = compiled(*args, **kwargs)
+            self._leave(model, args, output)
+            return output
+
+        return call
 
     def _sees(self, module: nn.Module) -> bool:
         return module.training and torch.is_grad_enabled() and not self._session.busy
@@ -129,10 +143,17 @@ class Watch:
         return (own, watched, *given[1:]), rest
 
     def _look(self, optimizer: Optimizer) -> None:
+        if self._host.forwards == 0 and self._looked.get(optimizer, True):
+            # The model itself is never called, only its parts: each step is a window.
+            self._looked.clear()
+            self._session.begin_micro_batch(((), {}), 0)
         # A step that calls its parent's runs the hooks twice, on the same gradients.
         if optimizer in self._looked:
             return
         self._close_backward()
+        if self._session.window.backwards == 0 and _has_gradients(optimizer):
+            # No gradient was seen at an output (a plain object, torch.func): it is there anyhow.
+            self._session.end_backward()
         self._session.before_step(optimizer)
         self._host.steps += 1
         self._looked[optimizer] = False
@@ -239,7 +260,7 @@ def watch(
         >>> watched.findings
         ()
     """
-    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    optimizers = checked(model, optimizer, sinks)
     parts = choose_parts(
         non_finite=non_finite,
         gradient_flow=gradient_flow,
@@ -251,6 +272,11 @@ def watch(
     session = Session(model, parts, _sinks(sinks, console=console), host, options)
     session.jury.accept(optimizers)
     return Watch(model, optimizers, session, host)
+
+
+def _has_gradients(optimizer: Optimizer) -> bool:
+    groups = optimizer.param_groups
+    return any(parameter.grad is not None for group in groups for parameter in group["params"])
 
 
 def _sinks(own: Sequence[Sink], *, console: bool) -> list[Sink]:

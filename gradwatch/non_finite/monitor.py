@@ -44,13 +44,14 @@ class NonFinite(Part):
         self._growth: dict[str, GrowthState] = {}
         self._bundles = self.options.max_bundles if self.options.bundle else 0
         self._skip_told_at: int | None = None
+        self._taken_in: int | None = None
 
     def guard(self, reading: StepReading, scene: Scene) -> Verdict:
         """Class the step and act by the policy; entered alike by all ranks."""
         status = classify(reading, scene)
         self._scale = reading.loss_scale
         if status == "healthy":
-            self._in_row = 0
+            self._in_row, self._taken_in = 0, None
             before = self._growth.get(reading.optimizer, GrowthState())
             self._growth[reading.optimizer] = update_growth(before, reading.step, reading.grad_norm)
             return Verdict()
@@ -156,8 +157,7 @@ class NonFinite(Part):
     def _bad_weights(self, reading: StepReading) -> Finding:
         bad = np.flatnonzero(np.isinf(reading.parameters.weight_norm))
         names = [reading.parameters.names[int(i)] for i in bad]
-        first = reading.step == 0 or not self._growth
-        when = "before the first step" if first else "by the last update"
+        when, cause = self._why_weights(reading)
         return Finding(
             rule="non_finite",
             layer=OPTIMIZER,
@@ -165,13 +165,22 @@ class NonFinite(Part):
             step=reading.step,
             summary=f"{len(names)} parameter(s) were made non-finite {when}, {names[0]} among them",
             evidence={"parameters": ", ".join(names[:8]), "count": len(names)},
-            cause="a checkpoint or initialisation that holds NaN"
-            if first
-            else "the optimizer "
-            "made a non-finite update out of finite gradients (a tiny epsilon, an overflowing "
-            "moment, or a rate far too high)",
+            cause=cause,
             remedy="start from weights that are finite; raise eps, lower the rate or clip",
         )
+
+    def _why_weights(self, reading: StepReading) -> tuple[str, str]:
+        """Say when the weights went bad and by what."""
+        if self._taken_in is not None:
+            step = f"step {self._taken_in:,}"
+            return f"by the update of {step}", f"the non-finite gradient of {step} was let through"
+        if reading.step == 0 or not self._growth:
+            return "before the first step", "a checkpoint or initialisation that holds NaN"
+        cause = (
+            "the optimizer made a non-finite update out of finite gradients (a tiny epsilon, an "
+            "overflowing moment, or a rate far too high)"
+        )
+        return "by the last update", cause
 
     def scalars(self) -> Mapping[str, float]:
         """Give the counts so far and the loss scale."""
