@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch.loggers.logger import DummyLogger
 from torch import Tensor
 
+from gradwatch.layers import unwrapped
 from gradwatch.non_finite.program import Roots, each_root
 from gradwatch.non_finite.recipe import Kind, Recipe
 from gradwatch.undo import Undo, patch_instance
@@ -88,6 +89,8 @@ class ManualProgram:
         """Run the training step, its backwards included, and give the last loss."""
         self._begun, self._loss = 0, None
         half = self._trainer.precision_plugin.train_step_context()
+        for parameter, trains in _toggled(self._trainer).items():
+            parameter.requires_grad_(trains)
         with _unnoticed(self._trainer), self._muted(), contextlib.suppress(_Stopped), half:
             self._trainer.lightning_module.training_step(*self._arguments)
         if self._loss is None:
@@ -103,7 +106,10 @@ class ManualProgram:
         known = recipe_of(
             self._trainer, "manual", arity=len(self._arguments), unscaled=self._unscaled
         )
-        return replace(known, optimizer_steps=self._stop_at)
+        names = self._trainer.lightning_module.named_parameters()
+        off = {each for each, trains in _toggled(self._trainer).items() if trains}
+        toggled = [unwrapped(name) for name, each in names if each in off]
+        return replace(known, optimizer_steps=self._stop_at, toggled=toggled)
 
     @contextlib.contextmanager
     def _muted(self) -> Iterator[None]:
@@ -124,6 +130,12 @@ class ManualProgram:
     def _backward(self, loss: Tensor, _optimizer: object, *args: Any, **kwargs: Any) -> None:
         self._loss = loss if self._unscaled else _scaled(self._trainer, loss)
         torch.autograd.backward(self._loss, *args, **kwargs)
+
+
+def _toggled(trainer: pl.Trainer) -> dict[Tensor, bool]:
+    """Tell for which parameters a toggled optimizer has set aside whether they train."""
+    states: Any = trainer.lightning_module._param_requires_grad_state  # noqa: SLF001 - no public way
+    return dict(states)
 
 
 def recipe_of(trainer: pl.Trainer, kind: Kind, *, arity: int, unscaled: bool) -> Recipe:

@@ -148,8 +148,14 @@ def _about(tried: Tried, finding: Finding) -> dict[str, Any]:
         "micro_batches": tried.micro_batches,
         "edited": list(held.edited()),
         "evaluating": [clean_name(n) for n, m in tried.model.named_modules() if not m.training],
-        "frozen": [unwrapped(n) for n, p in tried.model.named_parameters() if not p.requires_grad],
+        "frozen": _frozen(tried),
     }
+
+
+def _frozen(tried: Tried) -> list[str]:
+    named = ((unwrapped(name), each) for name, each in tried.model.named_parameters())
+    toggled = tried.recipe.toggled if tried.recipe else ()
+    return [name for name, each in named if not each.requires_grad and name not in toggled]
 
 
 def _write(bundle: Mapping[str, Any], path: Path) -> None:

@@ -27,6 +27,7 @@ class Recipe:
         scale: Factor of the gradient scaler; 0 where it has none or is left out.
         precision: Lightning's word for the precision, such as ``"16-mixed"``.
         optimizer_steps: Optimizer steps of the batch, the failing one included.
+        toggled: Parameters that do not train for the length of one optimizer's turn only.
         step: ``trainer.global_step``.
         epoch: ``trainer.current_epoch``.
         config: Hyperparameters the module saved, as far as they are primitives.
@@ -40,6 +41,7 @@ class Recipe:
     scale: float = 0.0
     precision: str = "32-true"
     optimizer_steps: int = 1
+    toggled: Sequence[str] = ()
     step: int = 0
     epoch: int = 0
     config: Mapping[str, Any] = field(default_factory=dict)

@@ -89,6 +89,7 @@ class _Investigation:
         self._model, self._held, self._program = model, held, program
         self._suspects = suspects
         self._edited = held.edited()
+        self._trains = [(each, each.requires_grad) for each in model.parameters()]
         self._snapshot = Snapshot(model, (tensor for _, tensor in held.tensors()))
 
     def run(self, replays: int) -> Blame:
@@ -117,8 +118,10 @@ class _Investigation:
         """Run the program once from the exact start."""
         self._snapshot.restore()
         self._held.restore_rng()
-        for parameter in self._model.parameters():
+        for parameter, trains in self._trains:
             parameter.grad = None
+            # A run that stops in one optimizer's turn leaves the others' parameters toggled off.
+            parameter.requires_grad_(trains)
         with torch.enable_grad(), _eagerly(), mode:
             roots = self._program.forward()
             kept = [root.detach() for root in each_root(roots)]
