@@ -1,0 +1,18 @@
+"""Layers with a fused backward: functional forms, and drop-in forwards for stock modules."""
+
+from gradwatch.fused._cross_entropy import cross_entropy
+from gradwatch.fused._layer_norm import add_layer_norm, layer_norm
+from gradwatch.fused._rms_norm import add_rms_norm, rms_norm
+from gradwatch.fused._swap import swap
+from gradwatch.fused._table import LAYERS, FusedLayer
+
+__all__ = [
+    "LAYERS",
+    "FusedLayer",
+    "add_layer_norm",
+    "add_rms_norm",
+    "cross_entropy",
+    "layer_norm",
+    "rms_norm",
+    "swap",
+]

@@ -1,0 +1,51 @@
+"""Kernels are tested in three legs, each in a process of its own; `test_legs.py` starts them.
+
+One process cannot both interpret kernels and compile them ahead of time, and Triton reads
+`TRITON_INTERPRET` when a kernel is decorated.
+"""
+
+import os
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+LEGS = ("interpreter", "ahead_of_time", "torch_leg")
+LEG = os.environ.get("GRADWATCH_KERNEL_LEG")
+
+collect_ignore = [leg for leg in LEGS if leg != LEG]
+
+
+def relative_error(got: Tensor, exact: Tensor) -> float:
+    return float((got.double() - exact).norm() / exact.norm().clamp_min(1e-30))
+
+
+def _no_worse_than_stock(got: Tensor, stock: Tensor, exact: Tensor) -> None:
+    """Error against float64 at most twice the stock operation's own, up to chance at tiny sizes."""
+    assert got.shape == exact.shape
+    allowed = 2 * relative_error(stock, exact) + torch.finfo(got.dtype).eps / 16
+    assert relative_error(got, exact) <= allowed
+
+
+def _rounded_once(got: Tensor, exact: Tensor) -> None:
+    """Nearly every element is the exact one rounded to nearest.
+
+    Truncation is wrong in every second element, yet its error is only twice that of rounding.
+    """
+    assert (got == exact.to(got.dtype)).double().mean() > 0.98
+
+
+@pytest.fixture
+def no_worse_than_stock() -> Callable[[Tensor, Tensor, Tensor], None]:
+    return _no_worse_than_stock
+
+
+@pytest.fixture
+def rounded_once() -> Callable[[Tensor, Tensor], None]:
+    return _rounded_once
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
