@@ -115,20 +115,6 @@ def _teach_rounding(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(builder, "create_fp_to_fp", taught_convert)
 
 
-def _patch_language_once(patch: pytest.MonkeyPatch) -> None:
-    """Let the interpreter replace Triton's built-ins once, not at every call of ``tl.sum``: 5 ms each."""
-    replace, done = engine._patch_lang, set[tuple[bool, ...]]()
-
-    def replace_once(fn: Any) -> Any:
-        languages = tuple(module in fn.__globals__.values() for module in (tl, tl.core))
-        if languages not in done:
-            done.add(languages)
-            replace(fn)
-        return engine._LangPatchScope()
-
-    patch.setattr(engine, "_patch_lang", replace_once)
-
-
 def _keep_account(patch: pytest.MonkeyPatch, ledger: Ledger) -> None:
     builder, run = engine.InterpreterBuilder, engine.GridExecutor.__call__
     load, store = builder.create_masked_load, builder.create_masked_store
@@ -155,18 +141,10 @@ def _keep_account(patch: pytest.MonkeyPatch, ledger: Ledger) -> None:
     patch.setattr(engine.GridExecutor, "__call__", counted_run)
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _quick() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        _patch_language_once(patch)
-        yield
-
-
 @pytest.fixture(autouse=True)
 def ledger() -> Iterator[Ledger]:
     """Interpret as a GPU would and keep account, in every test of this leg."""
-    # Dead lanes may compute inf * 0; a GPU does so in silence.
-    with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
+    with pytest.MonkeyPatch.context() as patch:
         kept = Ledger()
         _teach_rounding(patch)
         _keep_account(patch, kept)
