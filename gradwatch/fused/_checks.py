@@ -25,7 +25,7 @@ def refuse_module(module: nn.Module, stock: type[nn.Module]) -> str | None:
         return f"{type(module).__name__} is not {stock.__name__} itself: its forward may differ"
     if "forward" in vars(module):
         return "its forward has been replaced already"
-    if module._compiled_call_impl is not None:  # noqa: SLF001 - torch tells it nowhere else
+    if module._compiled_call_impl is not None:
         return "it is compiled: torch.compile fuses it on its own"
     return None
 
@@ -53,7 +53,7 @@ def refuse_call(*tensors: Tensor | None) -> str | None:
 def _refuse_transforms() -> str | None:
     if torch.compiler.is_compiling():
         return None
-    if torch._C._functorch.peek_interpreter_stack() is not None:  # noqa: SLF001 - no public query
+    if torch._C._functorch.peek_interpreter_stack() is not None:
         return "torch.func transforms cannot see into a kernel"
     if forward_ad._current_level >= 0:  # noqa: SLF001 - no public query
         return "it has no forward-mode derivative"

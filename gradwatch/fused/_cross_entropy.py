@@ -1,4 +1,4 @@
-"""Softmax cross-entropy that saves one number a row; formula and traffic in `kernels.cross_entropy`."""
+"""Softmax cross-entropy that saves one number a row; the formula is in `kernels.cross_entropy`."""
 
 import torch
 from torch import Tensor, nn
@@ -88,7 +88,9 @@ def _refuse(module: nn.CrossEntropyLoss, x: Tensor, target: Tensor) -> str | Non
     if target.dtype != torch.int64:
         return f"its targets are {target.dtype}: only class indices are fused, in int64"
     if x.dim() not in (1, 2):
-        return f"its input has {x.dim()} dimensions: classes must come last, and torch's come second"
+        return (
+            f"its input has {x.dim()} dimensions: classes must come last, and torch's come second"
+        )
     if x.shape[:-1] != target.shape or x.shape[-1] == 0:
         return f"its target of shape {tuple(target.shape)} does not fit {tuple(x.shape)}"
     if target.device != x.device:

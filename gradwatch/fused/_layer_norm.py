@@ -29,7 +29,8 @@ def layer_norm(
         weight: Scale of that shape.
         bias: Shift of that shape.
         eps: Added to the variance.
-        dtype: Of the output; that of x by default. Under CUDA's autocast the stock layer's is float32.
+        dtype: Of the output; that of x by default. The stock layer's is float32 under CUDA's
+            autocast.
 
     Returns:
         The normalised tensor, contiguous.
@@ -44,7 +45,7 @@ def layer_norm(
     return y
 
 
-def add_layer_norm(
+def add_layer_norm(  # noqa: PLR0917 - the order of torch's layer_norm
     x: Tensor,
     residual: Tensor,
     normalized_shape: Sequence[int],

@@ -27,7 +27,8 @@ def rms_norm(
         normalized_shape: Sizes of the last dimensions, to normalise over together.
         weight: Scale of that shape.
         eps: Added to the mean square; float32's epsilon by default.
-        dtype: Of the output; that of x by default. Under CUDA's autocast the stock layer's is float32.
+        dtype: Of the output; that of x by default. The stock layer's is float32 under CUDA's
+            autocast.
 
     Returns:
         The normalised tensor, contiguous.
@@ -38,7 +39,9 @@ def rms_norm(
     """
     from gradwatch.kernels.norm import norm
 
-    y: Tensor = norm(x, math.prod(normalized_shape), weight, eps=_or_default(eps), center=False, dtype=dtype)
+    y: Tensor = norm(
+        x, math.prod(normalized_shape), weight, eps=_or_default(eps), center=False, dtype=dtype
+    )
     return y
 
 
@@ -71,7 +74,9 @@ def add_rms_norm(
     from gradwatch.kernels.norm import norm
 
     n = math.prod(normalized_shape)
-    y, total = norm(x, n, weight, residual=residual, eps=_or_default(eps), center=False, dtype=dtype)
+    y, total = norm(
+        x, n, weight, residual=residual, eps=_or_default(eps), center=False, dtype=dtype
+    )
     return y, total
 
 

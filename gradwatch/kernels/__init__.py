@@ -21,7 +21,7 @@ _INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
 class KernelUnavailableError(GradwatchError, RuntimeError):
-    """Raised when a kernel is asked for where it cannot run; says what is missing and the way out."""
+    """A kernel was asked for where none can run: says what is missing and the way out."""
 
 
 def missing(device: torch.device | str) -> str | None:
@@ -38,7 +38,9 @@ def missing(device: torch.device | str) -> str | None:
     """
     kind = torch.device(device).type
     if not _INSTALLED:
-        return "Triton is not installed: CUDA builds of torch bring it along, else pip install triton"
+        return (
+            "Triton is not installed: CUDA builds of torch bring it along, else pip install triton"
+        )
     if kind == "cuda" or (kind == "cpu" and _INTERPRETED):
         return None
     return f"kernels run on CUDA devices, not on {kind!r}: move model and batch with .to('cuda')"

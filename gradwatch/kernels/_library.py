@@ -8,7 +8,7 @@ from torch import Tensor
 
 __all__ = ["differentiable", "nothing", "register"]
 
-_LIBRARY: Any = torch.library.Library("gradwatch", "FRAGMENT")  # type: ignore[no-untyped-call]
+_LIBRARY: Any = torch.library.Library("gradwatch", "FRAGMENT")
 
 
 def register(

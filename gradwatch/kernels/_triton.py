@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 
@@ -22,8 +22,6 @@ _PROGRAMS_PER_SM = 2
 _WARPS_PER_SM = 16
 _STAND_IN_SMS = 132
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-
 
 class Kernel(Protocol):
     """What ``@jit`` makes of a function."""
@@ -39,7 +37,7 @@ def jit(do_not_specialize: Sequence[str] = ()) -> Callable[[Callable[..., Any]],
     """Compile the decorated function with Triton.
 
     Args:
-        do_not_specialize: Arguments that change from batch to batch: a new value must not compile anew.
+        do_not_specialize: Arguments that change with the batch: a new value compiles nothing.
 
     Returns:
         The decorator.

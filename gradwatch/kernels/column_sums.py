@@ -10,8 +10,6 @@ memory transaction, and walks down the rows.
 Legend: P partial rows, N columns.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -25,7 +23,12 @@ _BLOCK = 32
 
 @jit(do_not_specialize=("P",))
 def _column_sums(
-    partial_ptr: tl.tensor, out_ptr: tl.tensor, P: tl.tensor, N: tl.tensor, ROWS: tl.constexpr, BLOCK: tl.constexpr
+    partial_ptr: tl.tensor,
+    out_ptr: tl.tensor,
+    P: tl.tensor,
+    N: tl.tensor,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ) -> None:
     col = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros((ROWS, BLOCK), dtype=tl.float32)

@@ -39,9 +39,18 @@ _WARPS = 8
 
 @jit()
 def _forward(
-    x_ptr: tl.tensor, t_ptr: tl.tensor, c_ptr: tl.tensor, csum_ptr: tl.tensor, loss_ptr: tl.tensor,
-    lse_ptr: tl.tensor, V: tl.tensor, stride: tl.tensor, ignore: tl.tensor, smoothing: tl.tensor,
-    SMOOTH: tl.constexpr, BLOCK: tl.constexpr,
+    x_ptr: tl.tensor,
+    t_ptr: tl.tensor,
+    c_ptr: tl.tensor,
+    csum_ptr: tl.tensor,
+    loss_ptr: tl.tensor,
+    lse_ptr: tl.tensor,
+    V: tl.tensor,
+    stride: tl.tensor,
+    ignore: tl.tensor,
+    smoothing: tl.tensor,
+    SMOOTH: tl.constexpr,
+    BLOCK: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     target = tl.load(t_ptr + row)
@@ -81,9 +90,20 @@ def _forward(
 
 @jit()
 def _backward(
-    d_ptr: tl.tensor, x_ptr: tl.tensor, t_ptr: tl.tensor, c_ptr: tl.tensor, csum_ptr: tl.tensor,
-    lse_ptr: tl.tensor, dx_ptr: tl.tensor, V: tl.tensor, stride: tl.tensor, d_stride: tl.tensor,
-    ignore: tl.tensor, smoothing: tl.tensor, SMOOTH: tl.constexpr, BLOCK: tl.constexpr,
+    d_ptr: tl.tensor,
+    x_ptr: tl.tensor,
+    t_ptr: tl.tensor,
+    c_ptr: tl.tensor,
+    csum_ptr: tl.tensor,
+    lse_ptr: tl.tensor,
+    dx_ptr: tl.tensor,
+    V: tl.tensor,
+    stride: tl.tensor,
+    d_stride: tl.tensor,
+    ignore: tl.tensor,
+    smoothing: tl.tensor,
+    SMOOTH: tl.constexpr,
+    BLOCK: tl.constexpr,
 ) -> None:
     pid = tl.program_id(0).to(tl.int64)
     blocks = tl.cdiv(V, BLOCK)
@@ -149,8 +169,13 @@ def _fake_forward(
 
 
 def _launch_backward(
-    d: Tensor, x_MV: Tensor, t_M: Tensor, lse_M: Tensor, c_V: Tensor | None,
-    ignore: int, smoothing: float,
+    d: Tensor,
+    x_MV: Tensor,
+    t_M: Tensor,
+    lse_M: Tensor,
+    c_V: Tensor | None,
+    ignore: int,
+    smoothing: float,
 ) -> Tensor:
     dx_MV = _fake_backward(d, x_MV, t_M, lse_M, c_V, ignore, smoothing)
     m, v = x_MV.shape
@@ -165,8 +190,13 @@ def _launch_backward(
 
 
 def _fake_backward(
-    d: Tensor, x_MV: Tensor, t_M: Tensor, lse_M: Tensor, c_V: Tensor | None,
-    ignore: int, smoothing: float,
+    d: Tensor,
+    x_MV: Tensor,
+    t_M: Tensor,
+    lse_M: Tensor,
+    c_V: Tensor | None,
+    ignore: int,
+    smoothing: float,
 ) -> Tensor:
     return x_MV.new_empty(x_MV.shape)
 
@@ -195,8 +225,14 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x_MV: Tensor, t_M: Tensor, c_V: Tensor | None,
-        ignore: int, smoothing: float, reduction: str, dtype: torch.dtype,
+        ctx: Any,
+        x_MV: Tensor,
+        t_M: Tensor,
+        c_V: Tensor | None,
+        ignore: int,
+        smoothing: float,
+        reduction: str,
+        dtype: torch.dtype,
     ) -> Tensor:
         loss_M, lse_M = _cross_entropy_forward(x_MV, t_M, c_V, ignore, smoothing)
         divisor = _divisor(t_M, c_V, x_MV.shape[1], ignore) if reduction == "mean" else None

@@ -30,7 +30,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gradwatch.kernels._library import differentiable, nothing, register
-from gradwatch.kernels._triton import resident_programs, jit, launch, next_power_of_2, tl
+from gradwatch.kernels._triton import jit, launch, next_power_of_2, resident_programs, tl
 from gradwatch.kernels.column_sums import column_sums
 from gradwatch.kernels.limits import MAX_NORM_ELEMENTS
 
@@ -52,10 +52,21 @@ class _Plan(NamedTuple):
 
 @jit(do_not_specialize=("M", "band"))
 def _forward(
-    x_ptr: tl.tensor, r_ptr: tl.tensor, w_ptr: tl.tensor, b_ptr: tl.tensor, y_ptr: tl.tensor,
-    s_ptr: tl.tensor, mean_ptr: tl.tensor, rstd_ptr: tl.tensor, M: tl.tensor, N: tl.tensor,
-    band: tl.tensor, eps: tl.tensor,
-    CENTER: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr,
+    x_ptr: tl.tensor,
+    r_ptr: tl.tensor,
+    w_ptr: tl.tensor,
+    b_ptr: tl.tensor,
+    y_ptr: tl.tensor,
+    s_ptr: tl.tensor,
+    mean_ptr: tl.tensor,
+    rstd_ptr: tl.tensor,
+    M: tl.tensor,
+    N: tl.tensor,
+    band: tl.tensor,
+    eps: tl.tensor,
+    CENTER: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ) -> None:
     pid = tl.program_id(0).to(tl.int64)
     last = tl.minimum((pid + 1) * band, M)
@@ -93,9 +104,21 @@ def _forward(
 
 @jit(do_not_specialize=("M", "band"))
 def _backward(
-    dy_ptr: tl.tensor, s_ptr: tl.tensor, w_ptr: tl.tensor, mean_ptr: tl.tensor, rstd_ptr: tl.tensor, through_ptr: tl.tensor, ds_ptr: tl.tensor,
-    dw_ptr: tl.tensor, db_ptr: tl.tensor, M: tl.tensor, N: tl.tensor, band: tl.tensor,
-    CENTER: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr,
+    dy_ptr: tl.tensor,
+    s_ptr: tl.tensor,
+    w_ptr: tl.tensor,
+    mean_ptr: tl.tensor,
+    rstd_ptr: tl.tensor,
+    through_ptr: tl.tensor,
+    ds_ptr: tl.tensor,
+    dw_ptr: tl.tensor,
+    db_ptr: tl.tensor,
+    M: tl.tensor,
+    N: tl.tensor,
+    band: tl.tensor,
+    CENTER: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ) -> None:
     pid = tl.program_id(0).to(tl.int64)
     last = tl.minimum((pid + 1) * band, M)
@@ -144,8 +167,14 @@ def _plan(m: int, n: int, device: torch.device) -> _Plan:
 
 
 def _launch_forward(
-    x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None,
-    n: int, eps: float, center: bool, dtype: torch.dtype,
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    n: int,
+    eps: float,
+    center: bool,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     y, s, mean, rstd = _fake_forward(x, residual, weight, bias, n, eps, center, dtype)
     m, plan = rstd.numel(), _plan(rstd.numel(), n, x.device)
@@ -153,14 +182,21 @@ def _launch_forward(
         _forward, (plan.programs,),
         x.contiguous(), None if residual is None else residual.contiguous(),
         weight, bias, y, None if residual is None else s, mean if center else None, rstd,
-        m, n, plan.band, eps, CENTER=center, ROWS=plan.rows, BLOCK_N=plan.block, num_warps=plan.warps,
+        m, n, plan.band, eps,
+        CENTER=center, ROWS=plan.rows, BLOCK_N=plan.block, num_warps=plan.warps,
     )  # fmt: skip
     return y, s, mean, rstd
 
 
 def _fake_forward(
-    x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None,
-    n: int, eps: float, center: bool, dtype: torch.dtype,
+    x: Tensor,
+    residual: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    n: int,
+    eps: float,
+    center: bool,
+    dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     rstd = x.new_empty(x.numel() // n, dtype=torch.float32)
     mean = torch.empty_like(rstd) if center else nothing(rstd)
@@ -169,8 +205,16 @@ def _fake_forward(
 
 
 def _launch_backward(
-    dy: Tensor, s: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor,
-    through: Tensor | None, n: int, center: bool, needs: list[bool], bias_dtype: torch.dtype,
+    dy: Tensor,
+    s: Tensor,
+    weight: Tensor | None,
+    mean: Tensor,
+    rstd: Tensor,
+    through: Tensor | None,
+    n: int,
+    center: bool,
+    needs: list[bool],
+    bias_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
     m, plan = rstd.numel(), _plan(rstd.numel(), n, s.device)
     ds = s.new_empty(s.shape) if needs[0] else None
@@ -191,8 +235,16 @@ def _launch_backward(
 
 
 def _fake_backward(
-    dy: Tensor, s: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor,
-    through: Tensor | None, n: int, center: bool, needs: list[bool], bias_dtype: torch.dtype,
+    dy: Tensor,
+    s: Tensor,
+    weight: Tensor | None,
+    mean: Tensor,
+    rstd: Tensor,
+    through: Tensor | None,
+    n: int,
+    center: bool,
+    needs: list[bool],
+    bias_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor, Tensor]:
     ds = s.new_empty(s.shape) if needs[0] else nothing(s)
     dtypes = (weight.dtype if weight is not None else bias_dtype, bias_dtype)
@@ -220,8 +272,15 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None,
-        n: int, eps: float, center: bool, dtype: torch.dtype,
+        ctx: Any,
+        x: Tensor,
+        residual: Tensor | None,
+        weight: Tensor | None,
+        bias: Tensor | None,
+        n: int,
+        eps: float,
+        center: bool,
+        dtype: torch.dtype,
     ) -> Any:
         y, s, mean, rstd = _norm_forward(x, residual, weight, bias, n, eps, center, dtype)
         ctx.set_materialize_grads(False)
@@ -306,7 +365,9 @@ def norm(
         ValueError: If n is over ``MAX_NORM_ELEMENTS``, or residual and x differ in shape or dtype.
     """
     if not 0 < n <= MAX_NORM_ELEMENTS:
-        raise ValueError(f"norm: rows of 1 to {MAX_NORM_ELEMENTS} elements; got {n}. Use the stock layer.")
+        raise ValueError(
+            f"norm: rows of 1 to {MAX_NORM_ELEMENTS} elements; got {n}. Use the stock layer."
+        )
     if residual is not None and (residual.shape, residual.dtype) != (x.shape, x.dtype):
         raise ValueError(
             f"norm: residual must be like x, {tuple(x.shape)} {x.dtype}; "

@@ -62,7 +62,7 @@ def _seeded() -> Iterator[None]:
 
 
 def _patch_language_once(patch: pytest.MonkeyPatch) -> None:
-    """Let the interpreter replace Triton's built-ins once, not at every call of ``tl.sum``: 5 ms each."""
+    """Let the interpreter replace Triton's built-ins once, not at every ``tl.sum``: 5 ms each."""
     import triton.language as tl
     from triton.runtime import interpreter as engine
 

@@ -1,8 +1,8 @@
 """Compiles what a launch would run, for GPUs that are not there, and reads the machine code.
 
-The launchers themselves are called, on CPU tensors: a stand-in driver says which GPU to compile for,
-and every launch becomes a warm-up that keeps the binary. So the tiles, warps and specialisations
-under test are those that ship.
+The launchers themselves are called, on CPU tensors: a stand-in driver says which GPU to compile
+for, and every launch becomes a warm-up that keeps the binary. So the tiles, warps and
+specialisations under test are those that ship.
 """
 
 import re
@@ -102,7 +102,9 @@ class StandInDriver:
 
 
 @pytest.fixture
-def compiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[..., list[Binary]]]:
+def compiled(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Callable[..., list[Binary]]]:
     """Return a function that runs a call and hands back the binaries of its launches."""
     monkeypatch.setattr("gradwatch.kernels._triton.require", lambda device: None)
     run = JITFunction.run

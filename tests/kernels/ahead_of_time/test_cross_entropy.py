@@ -32,7 +32,11 @@ def both_passes(case: Case) -> None:
 @pytest.mark.parametrize("architecture", [80, 90])
 @pytest.mark.parametrize(
     "case",
-    [Case(128_256, BF16), Case(32_000, FP32), Case(32_000, BF16, weighted=True, label_smoothing=0.1)],
+    [
+        Case(128_256, BF16),
+        Case(32_000, FP32),
+        Case(32_000, BF16, weighted=True, label_smoothing=0.1),
+    ],
     ids=str,
 )
 def test_aligned_rows_fit_in_registers_and_move_in_full_vectors(

@@ -12,7 +12,9 @@ Compiled = Callable[[Callable[[], object], int], list[Any]]
 
 
 @jit()
-def scale(x_ptr: tl.tensor, y_ptr: tl.tensor, n: tl.tensor, factor: tl.tensor, BLOCK: tl.constexpr) -> None:
+def scale(
+    x_ptr: tl.tensor, y_ptr: tl.tensor, n: tl.tensor, factor: tl.tensor, BLOCK: tl.constexpr
+) -> None:
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     tl.store(y_ptr + at, tl.load(x_ptr + at, mask=at < n) * factor, mask=at < n)
 

@@ -43,14 +43,19 @@ CASES = [
 
 
 def outcome(loss: Tensor, x: Tensor, grad: Tensor) -> list[Tensor]:
+    """Return the loss and its gradient."""
     return [loss.detach(), *torch.autograd.grad(loss, x, grad.to(loss.dtype))]
 
 
-def stock(x: Tensor, t: Tensor, weight: Tensor | None, case: Case, dtype: torch.dtype) -> Any:
+def stock(
+    dtype: torch.dtype, case: Case, grad: Tensor, x: Tensor, *rest: Tensor | None
+) -> list[Tensor]:
+    t, weight = rest
+    assert t is not None
     copy = x.detach().to(dtype).requires_grad_()
     weight = None if weight is None else weight.to(dtype)
-    options = {"label_smoothing": case.label_smoothing, "reduction": case.reduction}
-    return F.cross_entropy(copy, t, weight, **options), copy
+    options: dict[str, Any] = {"label_smoothing": case.label_smoothing, "reduction": case.reduction}
+    return outcome(F.cross_entropy(copy, t, weight, **options), copy, grad)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -62,11 +67,16 @@ def test_the_error_is_at_most_twice_the_stock_operations(
     t[1:2] = -100
     weight = torch.rand(case.classes) if case.weighted else None
     loss = cross_entropy(
-        x, t, weight, label_smoothing=case.label_smoothing, reduction=case.reduction, dtype=case.loss
+        x,
+        t,
+        weight,
+        label_smoothing=case.label_smoothing,
+        reduction=case.reduction,
+        dtype=case.loss,
     )
     grad = torch.rand(loss.shape).to(case.loss)
     ours = outcome(loss, x, grad)
-    theirs, exact = (outcome(*stock(x, t, weight, case, d), grad) for d in (FP32, torch.float64))
+    theirs, exact = (stock(d, case, grad, x, t, weight) for d in (FP32, torch.float64))
     assert [r.dtype for r in ours] == [case.loss, case.x]
     for got, reference, true in zip(ours, theirs, exact, strict=True):
         no_worse_than_stock(got, reference.to(got.dtype), true)
@@ -177,13 +187,18 @@ def test_logits_are_read_once_forward_and_read_and_written_once_backward(ledger:
 def test_only_one_number_a_row_is_saved() -> None:
     saved: list[Tensor] = []
     x = torch.randn(4, 1000, requires_grad=True)
-    with torch.autograd.graph.saved_tensors_hooks(lambda s: saved.append(s) or s, lambda s: s):
+
+    def keep(tensor: Tensor) -> Tensor:
+        saved.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda s: s):
         cross_entropy(x, torch.tensor([1, 2, 3, 4]))
     assert sum(s.numel() for s in saved if s.data_ptr() != x.data_ptr()) == 4 + 4 + 1
 
 
 def test_an_unknown_reduction_is_refused() -> None:
-    with pytest.raises(ValueError, match="reduction is one of .* got 'avg'"):
+    with pytest.raises(ValueError, match=r"reduction is one of .* got 'avg'"):
         cross_entropy(torch.randn(2, 3), torch.tensor([0, 1]), reduction="avg")
 
 

@@ -14,7 +14,9 @@ Check = Callable[[Tensor, Tensor], None]
 
 
 @jit()
-def copy(x_ptr: tl.tensor, y_ptr: tl.tensor, n: tl.tensor, STEP: tl.constexpr, BLOCK: tl.constexpr) -> None:
+def copy(
+    x_ptr: tl.tensor, y_ptr: tl.tensor, n: tl.tensor, STEP: tl.constexpr, BLOCK: tl.constexpr
+) -> None:
     at = tl.program_id(0) * STEP + tl.arange(0, BLOCK)
     tl.store(y_ptr + at, tl.load(x_ptr + at, mask=at < n).to(tl.float32), mask=at < n)
 

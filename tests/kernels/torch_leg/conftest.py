@@ -12,7 +12,7 @@ from torch.library import opcheck
 with warnings.catch_warnings():
     # Torch's compiler warns about torch itself when it is first imported.
     warnings.simplefilter("ignore", DeprecationWarning)
-    import torch._inductor.compile_fx  # noqa: F401
+    import torch._inductor.compile_fx
 
 Function = Callable[..., Any]
 
@@ -20,7 +20,7 @@ Function = Callable[..., Any]
 CHECKS = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
 
 # Kernels compute in float32: its differences are good to about one part in a thousand.
-TOLERANCE = {"eps": 1e-2, "atol": 1e-2, "rtol": 1e-2}
+TOLERANCE: dict[str, Any] = {"eps": 1e-2, "atol": 1e-2, "rtol": 1e-2}
 
 
 def _registered(name: str, arguments: tuple[Any, ...]) -> None:

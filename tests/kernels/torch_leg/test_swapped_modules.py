@@ -160,13 +160,8 @@ def test_a_swapped_module_compiles_as_one_graph(made: Any) -> None:
     module, inputs = made
     swap(module)
     eager = outcome(module, inputs)
-    whole = torch.compile(module, fullgraph=True, backend="aot_eager")
-    x = inputs[0].clone().requires_grad_()
-    y = whole(x, *inputs[1:])
-    grads = torch.autograd.grad(
-        y, [x, *module.parameters()], torch.linspace(-1, 1, y.numel()).view_as(y)
-    )
-    torch.testing.assert_close([y.detach(), *grads], eager)
+    whole: Any = torch.compile(module, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(outcome(whole, inputs), eager)
 
 
 def test_hooks_frozen_parameters_and_mode_stay() -> None:
@@ -193,13 +188,14 @@ def test_hooks_frozen_parameters_and_mode_stay() -> None:
     ids=["double", "mixed without autocast", "no kernels there"],
 )
 def test_what_a_kernel_cannot_take_is_named_and_goes_the_stock_way(x: Tensor, reason: str) -> None:
-    kind = {"device": x.device} | ({"dtype": x.dtype} if x.dtype == torch.float64 else {})
-    module = nn.LayerNorm(8, **kind)
+    weight = torch.float64 if x.dtype == torch.float64 else torch.float32
+    module = nn.LayerNorm(8, device=x.device, dtype=weight)
     assert reason in str(LAYERS[nn.LayerNorm].eligible(module, x))
     stock = module(x)
     swap(module)
-    torch.testing.assert_close(module(x), stock) if x.device.type == "cpu" else None
-    assert module(x).dtype == stock.dtype
+    swapped = module(x)
+    assert (swapped.dtype, swapped.device) == (stock.dtype, stock.device)
+    assert x.is_meta or torch.equal(swapped, stock)
 
 
 def test_a_wide_row_is_refused() -> None:
@@ -226,7 +222,7 @@ def test_transforms_of_torch_func_go_the_stock_way() -> None:
     swap(module)
     rows = torch.func.vmap(torch.func.grad(lambda row: module(row).square().sum()))(x)
     assert rows.shape == (4, 8)
-    _, tangent = torch.func.jvp(module, (x,), (torch.ones(4, 8),))
+    tangent = torch.func.jvp(module, (x,), (torch.ones(4, 8),))[1]
     torch.testing.assert_close(tangent, torch.zeros(4, 8), atol=1e-5, rtol=0.0)
 
 

@@ -1,0 +1,87 @@
+"""The kernels on a card: parity, determinism, and nothing that waits."""
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gradwatch.fused import LAYERS, layer_norm, swap
+from gradwatch.kernels import missing
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or missing("cuda") is not None,
+        reason="needs a CUDA device and Triton",
+    ),
+]
+
+SCRIPT = Path(__file__).parents[1] / "benchmarks" / "kernels.py"
+
+
+def load_benchmark() -> Any:
+    """Load the script that holds the cases: what is timed is what is checked."""
+    spec = importlib.util.spec_from_file_location("kernels_benchmark", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+BENCHMARK = load_benchmark()
+
+
+@pytest.mark.parametrize("rows", [1, 257])
+@pytest.mark.parametrize("case", BENCHMARK.CASES, ids=lambda c: f"{c.layer} {c.columns} {c.dtype}")
+def test_the_error_is_at_most_twice_the_stock_operations(case: Any, rows: int) -> None:
+    assert BENCHMARK.check_parity(case, rows)
+
+
+@pytest.mark.parametrize("case", BENCHMARK.CASES, ids=lambda c: f"{c.layer} {c.columns} {c.dtype}")
+def test_the_same_input_gives_the_same_bits(case: Any) -> None:
+    inputs = case.make(2048, case.columns, case.dtype)
+    dy = BENCHMARK.gradient(case, inputs)
+    first, second = (BENCHMARK.both_passes(case.ours, inputs, dy) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_autocast_answers_in_the_stock_dtype() -> None:
+    module, x = nn.LayerNorm(96).cuda(), torch.randn(4, 96, device="cuda").bfloat16()
+    with torch.autocast("cuda", torch.bfloat16):
+        stock = module(x)
+        assert LAYERS[nn.LayerNorm].eligible(module, x) is None
+        swap(module)
+        fused = module(x)
+    assert fused.dtype == stock.dtype
+    torch.testing.assert_close(fused, stock)
+
+
+def test_a_step_waits_for_the_device_nowhere() -> None:
+    module, x = nn.LayerNorm(96).cuda(), torch.randn(64, 96, device="cuda", requires_grad=True)
+    swap(module)
+    module(x).sum().backward()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        module(x).sum().backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_a_compiled_swapped_module_agrees_with_the_eager_one() -> None:
+    module, x = nn.LayerNorm(96).cuda(), torch.randn(64, 96, device="cuda")
+    swap(module)
+    whole: Callable[..., Any] = torch.compile(module, fullgraph=True)
+    torch.testing.assert_close(whole(x), module(x))
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+def test_a_tensor_on_another_device_than_the_current_one_is_computed_there() -> None:
+    x = torch.randn(4, 96, device="cuda:1")
+    torch.testing.assert_close(layer_norm(x, (96,)), torch.nn.functional.layer_norm(x, (96,)))
