@@ -54,9 +54,8 @@ def rounded_once() -> Callable[[Tensor, Tensor], None]:
 
 
 @pytest.fixture(autouse=True)
-def _seeded() -> Iterator[None]:
-    """Seed, and let dead lanes compute inf * 0 in silence, as a GPU does."""
-    torch.manual_seed(0)
+def _silent_lanes() -> Iterator[None]:
+    """Let dead lanes compute inf * 0 without a warning, as a GPU does."""
     with np.errstate(all="ignore"):
         yield
 
