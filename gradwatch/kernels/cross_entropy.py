@@ -39,19 +39,10 @@ _WARPS = 8
 
 @jit()
 def _forward(
-    x_ptr: tl.tensor,
-    t_ptr: tl.tensor,
-    c_ptr: tl.tensor,
-    csum_ptr: tl.tensor,
-    loss_ptr: tl.tensor,
-    lse_ptr: tl.tensor,
-    V: tl.tensor,
-    stride: tl.tensor,
-    ignore: tl.tensor,
-    smoothing: tl.tensor,
-    SMOOTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
+    x_ptr: tl.tensor, t_ptr: tl.tensor, c_ptr: tl.tensor, csum_ptr: tl.tensor, loss_ptr: tl.tensor,
+    lse_ptr: tl.tensor, V: tl.tensor, stride: tl.tensor, ignore: tl.tensor, smoothing: tl.tensor,
+    SMOOTH: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     target = tl.load(t_ptr + row)
     if target == ignore:
@@ -90,21 +81,10 @@ def _forward(
 
 @jit()
 def _backward(
-    d_ptr: tl.tensor,
-    x_ptr: tl.tensor,
-    t_ptr: tl.tensor,
-    c_ptr: tl.tensor,
-    csum_ptr: tl.tensor,
-    lse_ptr: tl.tensor,
-    dx_ptr: tl.tensor,
-    V: tl.tensor,
-    stride: tl.tensor,
-    d_stride: tl.tensor,
-    ignore: tl.tensor,
-    smoothing: tl.tensor,
-    SMOOTH: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
+    d_ptr: tl.tensor, x_ptr: tl.tensor, t_ptr: tl.tensor, c_ptr: tl.tensor, csum_ptr: tl.tensor,
+    lse_ptr: tl.tensor, dx_ptr: tl.tensor, V: tl.tensor, stride: tl.tensor, d_stride: tl.tensor,
+    ignore: tl.tensor, smoothing: tl.tensor, SMOOTH: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
     pid = tl.program_id(0).to(tl.int64)
     blocks = tl.cdiv(V, BLOCK)
     row = pid // blocks
@@ -169,14 +149,9 @@ def _fake_forward(
 
 
 def _launch_backward(
-    d: Tensor,
-    x_MV: Tensor,
-    t_M: Tensor,
-    lse_M: Tensor,
-    c_V: Tensor | None,
-    ignore: int,
+    d: Tensor, x_MV: Tensor, t_M: Tensor, lse_M: Tensor, c_V: Tensor | None, ignore: int,
     smoothing: float,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     dx_MV = _fake_backward(d, x_MV, t_M, lse_M, c_V, ignore, smoothing)
     m, v = x_MV.shape
     rows, mass = _rows(x_MV), _mass(x_MV, c_V, smoothing)
@@ -190,14 +165,9 @@ def _launch_backward(
 
 
 def _fake_backward(
-    d: Tensor,
-    x_MV: Tensor,
-    t_M: Tensor,
-    lse_M: Tensor,
-    c_V: Tensor | None,
-    ignore: int,
+    d: Tensor, x_MV: Tensor, t_M: Tensor, lse_M: Tensor, c_V: Tensor | None, ignore: int,
     smoothing: float,
-) -> Tensor:
+) -> Tensor:  # fmt: skip
     return x_MV.new_empty(x_MV.shape)
 
 
@@ -225,15 +195,9 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x_MV: Tensor,
-        t_M: Tensor,
-        c_V: Tensor | None,
-        ignore: int,
-        smoothing: float,
-        reduction: str,
-        dtype: torch.dtype,
-    ) -> Tensor:
+        ctx: Any, x_MV: Tensor, t_M: Tensor, c_V: Tensor | None, ignore: int, smoothing: float,
+        reduction: str, dtype: torch.dtype,
+    ) -> Tensor:  # fmt: skip
         loss_M, lse_M = _cross_entropy_forward(x_MV, t_M, c_V, ignore, smoothing)
         divisor = _divisor(t_M, c_V, x_MV.shape[1], ignore) if reduction == "mean" else None
         ctx.ignore, ctx.smoothing, ctx.reduction, ctx.dtype = ignore, smoothing, reduction, dtype

@@ -23,51 +23,28 @@ Legend: M rows, N columns (elements of ``normalized_shape``).
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from gradwatch.kernels._library import differentiable, nothing, register
-from gradwatch.kernels._triton import jit, launch, next_power_of_2, resident_programs, tl
+from gradwatch.kernels._tiles import plan_rows
+from gradwatch.kernels._triton import jit, launch, tl
 from gradwatch.kernels.column_sums import column_sums
 from gradwatch.kernels.limits import MAX_NORM_ELEMENTS
 
 __all__ = ["norm"]
 
-_TILE = 2048
-_ELEMENTS_PER_WARP = 512
-
-
-class _Plan(NamedTuple):
-    """A tile of rows x block, the warps that share it, and the rows of a program."""
-
-    rows: int
-    block: int
-    warps: int
-    band: int
-    programs: int
-
 
 @jit(do_not_specialize=("M", "band"))
 def _forward(
-    x_ptr: tl.tensor,
-    r_ptr: tl.tensor,
-    w_ptr: tl.tensor,
-    b_ptr: tl.tensor,
-    y_ptr: tl.tensor,
-    s_ptr: tl.tensor,
-    mean_ptr: tl.tensor,
-    rstd_ptr: tl.tensor,
-    M: tl.tensor,
-    N: tl.tensor,
-    band: tl.tensor,
-    eps: tl.tensor,
-    CENTER: tl.constexpr,
-    ROWS: tl.constexpr,
+    x_ptr: tl.tensor, r_ptr: tl.tensor, w_ptr: tl.tensor, b_ptr: tl.tensor, y_ptr: tl.tensor,
+    s_ptr: tl.tensor, mean_ptr: tl.tensor, rstd_ptr: tl.tensor, M: tl.tensor, N: tl.tensor,
+    band: tl.tensor, eps: tl.tensor, CENTER: tl.constexpr, ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr,
-) -> None:
+) -> None:  # fmt: skip
     pid = tl.program_id(0).to(tl.int64)
     last = tl.minimum((pid + 1) * band, M)
     col = tl.arange(0, BLOCK_N)
@@ -104,22 +81,10 @@ def _forward(
 
 @jit(do_not_specialize=("M", "band"))
 def _backward(
-    dy_ptr: tl.tensor,
-    s_ptr: tl.tensor,
-    w_ptr: tl.tensor,
-    mean_ptr: tl.tensor,
-    rstd_ptr: tl.tensor,
-    through_ptr: tl.tensor,
-    ds_ptr: tl.tensor,
-    dw_ptr: tl.tensor,
-    db_ptr: tl.tensor,
-    M: tl.tensor,
-    N: tl.tensor,
-    band: tl.tensor,
-    CENTER: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-) -> None:
+    dy_ptr: tl.tensor, s_ptr: tl.tensor, w_ptr: tl.tensor, mean_ptr: tl.tensor, rstd_ptr: tl.tensor,
+    through_ptr: tl.tensor, ds_ptr: tl.tensor, dw_ptr: tl.tensor, db_ptr: tl.tensor, M: tl.tensor,
+    N: tl.tensor, band: tl.tensor, CENTER: tl.constexpr, ROWS: tl.constexpr, BLOCK_N: tl.constexpr,
+) -> None:  # fmt: skip
     pid = tl.program_id(0).to(tl.int64)
     last = tl.minimum((pid + 1) * band, M)
     col = tl.arange(0, BLOCK_N)
@@ -157,27 +122,12 @@ def _backward(
         tl.store(db_ptr + pid * N + col, tl.sum(db, 0), mask=col < N)
 
 
-def _plan(m: int, n: int, device: torch.device) -> _Plan:
-    block = max(next_power_of_2(n), 16)
-    rows = max(_TILE // block, 1)
-    warps = max(rows * block // _ELEMENTS_PER_WARP, 1)
-    tiles = -(-m // rows)
-    band = -(-tiles // resident_programs(device, warps)) * rows
-    return _Plan(rows, block, warps, band, -(-m // band) if m else 0)
-
-
 def _launch_forward(
-    x: Tensor,
-    residual: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    n: int,
-    eps: float,
-    center: bool,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, n: int,
+    eps: float, center: bool, dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     y, s, mean, rstd = _fake_forward(x, residual, weight, bias, n, eps, center, dtype)
-    m, plan = rstd.numel(), _plan(rstd.numel(), n, x.device)
+    m, plan = rstd.numel(), plan_rows(rstd.numel(), n, x.device)
     launch(
         _forward, (plan.programs,),
         x.contiguous(), None if residual is None else residual.contiguous(),
@@ -189,15 +139,9 @@ def _launch_forward(
 
 
 def _fake_forward(
-    x: Tensor,
-    residual: Tensor | None,
-    weight: Tensor | None,
-    bias: Tensor | None,
-    n: int,
-    eps: float,
-    center: bool,
-    dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None, n: int,
+    eps: float, center: bool, dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     rstd = x.new_empty(x.numel() // n, dtype=torch.float32)
     mean = torch.empty_like(rstd) if center else nothing(rstd)
     s = nothing(x) if residual is None else x.new_empty(x.shape)
@@ -205,18 +149,10 @@ def _fake_forward(
 
 
 def _launch_backward(
-    dy: Tensor,
-    s: Tensor,
-    weight: Tensor | None,
-    mean: Tensor,
-    rstd: Tensor,
-    through: Tensor | None,
-    n: int,
-    center: bool,
-    needs: list[bool],
-    bias_dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:
-    m, plan = rstd.numel(), _plan(rstd.numel(), n, s.device)
+    dy: Tensor, s: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor,
+    through: Tensor | None, n: int, center: bool, needs: list[bool], bias_dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    m, plan = rstd.numel(), plan_rows(rstd.numel(), n, s.device)
     ds = s.new_empty(s.shape) if needs[0] else None
     # No program runs on an empty batch: its sums are the zeros of an empty sum.
     sums = [rstd.new_empty((plan.programs, n)) if need else None for need in needs[1:]]
@@ -235,17 +171,9 @@ def _launch_backward(
 
 
 def _fake_backward(
-    dy: Tensor,
-    s: Tensor,
-    weight: Tensor | None,
-    mean: Tensor,
-    rstd: Tensor,
-    through: Tensor | None,
-    n: int,
-    center: bool,
-    needs: list[bool],
-    bias_dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:
+    dy: Tensor, s: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor,
+    through: Tensor | None, n: int, center: bool, needs: list[bool], bias_dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     ds = s.new_empty(s.shape) if needs[0] else nothing(s)
     dtypes = (weight.dtype if weight is not None else bias_dtype, bias_dtype)
     dw, db = (
@@ -272,16 +200,9 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        x: Tensor,
-        residual: Tensor | None,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        n: int,
-        eps: float,
-        center: bool,
-        dtype: torch.dtype,
-    ) -> Any:
+        ctx: Any, x: Tensor, residual: Tensor | None, weight: Tensor | None, bias: Tensor | None,
+        n: int, eps: float, center: bool, dtype: torch.dtype,
+    ) -> Any:  # fmt: skip
         y, s, mean, rstd = _norm_forward(x, residual, weight, bias, n, eps, center, dtype)
         ctx.set_materialize_grads(False)
         ctx.n, ctx.eps, ctx.center, ctx.dtype = n, eps, center, dtype

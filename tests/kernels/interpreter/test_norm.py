@@ -83,7 +83,7 @@ def test_the_error_is_at_most_twice_the_stock_operations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if case.rows * case.n > 10 * TILE:
-        monkeypatch.setattr("gradwatch.kernels.norm._TILE", 8 * TILE)
+        monkeypatch.setattr("gradwatch.kernels._tiles._TILE", 8 * TILE)
     inputs = tensors(case, center)
     dy = torch.randn(case.rows, case.n).to(case.y)
     ours = gradients(norm(inputs[0], case.n, *inputs[1:], center=center, dtype=case.y), inputs, dy)
@@ -182,7 +182,7 @@ def test_the_same_input_gives_the_same_bits_and_stays_as_it_was() -> None:
 @pytest.fixture
 def big_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Interpreting costs by the operation, not by the element."""
-    monkeypatch.setattr("gradwatch.kernels.norm._TILE", 64 * 1024)
+    monkeypatch.setattr("gradwatch.kernels._tiles._TILE", 64 * 1024)
 
 
 @pytest.mark.parametrize(
