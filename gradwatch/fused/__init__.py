@@ -1,6 +1,14 @@
 """Layers with a fused backward: functional forms, and drop-in forwards for stock modules."""
 
+from gradwatch.fused._batch_norm import batch_norm, batch_norm_add_relu, batch_norm_relu
 from gradwatch.fused._cross_entropy import cross_entropy
+from gradwatch.fused._gated import (
+    gated_eligible,
+    geglu,
+    geglu_packed,
+    swiglu,
+    swiglu_packed,
+)
 from gradwatch.fused._layer_norm import add_layer_norm, layer_norm
 from gradwatch.fused._rms_norm import add_rms_norm, rms_norm
 from gradwatch.fused._swap import swap
@@ -11,8 +19,16 @@ __all__ = [
     "FusedLayer",
     "add_layer_norm",
     "add_rms_norm",
+    "batch_norm",
+    "batch_norm_add_relu",
+    "batch_norm_relu",
     "cross_entropy",
+    "gated_eligible",
+    "geglu",
+    "geglu_packed",
     "layer_norm",
     "rms_norm",
     "swap",
+    "swiglu",
+    "swiglu_packed",
 ]
