@@ -10,6 +10,7 @@ from gradwatch.fused._gated import (
     swiglu_packed,
 )
 from gradwatch.fused._layer_norm import add_layer_norm, layer_norm
+from gradwatch.fused._linear import linear_gelu, linear_relu
 from gradwatch.fused._rms_norm import add_rms_norm, rms_norm
 from gradwatch.fused._swap import swap
 from gradwatch.fused._table import LAYERS, FusedLayer
@@ -27,6 +28,8 @@ __all__ = [
     "geglu",
     "geglu_packed",
     "layer_norm",
+    "linear_gelu",
+    "linear_relu",
     "rms_norm",
     "swap",
     "swiglu",

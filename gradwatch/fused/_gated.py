@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from gradwatch.fused._checks import refuse_call
+from gradwatch.fused._linear import gelu_name
 
 __all__ = ["gated_eligible", "geglu", "geglu_packed", "swiglu", "swiglu_packed"]
 
@@ -43,7 +44,7 @@ def geglu(gate: Tensor, up: Tensor, *, approximate: str = "none") -> Tensor:
     """
     from gradwatch.kernels.gated import gated
 
-    return gated(gate, up, _gelu(approximate))
+    return gated(gate, up, gelu_name(approximate))
 
 
 def swiglu_packed(x: Tensor, *, gate_first: bool = True) -> Tensor:
@@ -83,7 +84,7 @@ def geglu_packed(x: Tensor, *, approximate: str = "none", gate_first: bool = Tru
     """
     from gradwatch.kernels.gated import gated_packed
 
-    return gated_packed(x, _gelu(approximate), gate_first=gate_first)
+    return gated_packed(x, gelu_name(approximate), gate_first=gate_first)
 
 
 def gated_eligible(gate: Tensor, up: Tensor | None = None) -> str | None:
@@ -110,10 +111,3 @@ def gated_eligible(gate: Tensor, up: Tensor | None = None) -> str | None:
             f"what it is multiplied by {tuple(up.shape)} {up.dtype}"
         )
     return refuse_call(gate, up)
-
-
-def _gelu(approximate: str) -> str:
-    names = {"none": "gelu", "tanh": "gelu_tanh"}
-    if approximate not in names:
-        raise ValueError(f"gelu: approximate is one of {tuple(names)}; got {approximate!r}.")
-    return names[approximate]

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from gradwatch.fused import _cross_entropy, _layer_norm, _rms_norm
+from gradwatch.fused import _batch_norm, _cross_entropy, _layer_norm, _rms_norm, _sequential
 
 __all__ = ["LAYERS", "FusedLayer"]
 
@@ -32,6 +32,8 @@ LAYERS: Mapping[type[nn.Module], FusedLayer] = MappingProxyType(
             FusedLayer(nn.LayerNorm, _layer_norm.forward, _layer_norm.eligible),
             FusedLayer(nn.RMSNorm, _rms_norm.forward, _rms_norm.eligible),
             FusedLayer(nn.CrossEntropyLoss, _cross_entropy.forward, _cross_entropy.eligible),
+            FusedLayer(nn.BatchNorm2d, _batch_norm.forward, _batch_norm.eligible),
+            FusedLayer(nn.Sequential, _sequential.forward, _sequential.eligible),
         )
     }
 )

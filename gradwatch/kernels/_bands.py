@@ -56,7 +56,7 @@ def as_rows(x: Tensor, n: int) -> Tensor:
 
 def tile(n: int) -> tuple[int, int, int]:
     """Return rows, columns and warps of a tile for rows of n elements."""
-    block = min(max(next_power_of_2(n), 16), _MAX_BLOCK)
+    block = min(max(next_power_of_2(n), 32), _MAX_BLOCK)
     rows = max(_TILE // block, 1)
     return rows, block, max(rows * block // _ELEMENTS_PER_WARP, 1)
 

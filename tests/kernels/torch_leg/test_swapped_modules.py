@@ -32,6 +32,14 @@ MAKES: dict[str, Make] = {
         nn.CrossEntropyLoss(torch.rand(8), ignore_index=3, label_smoothing=0.1),
         (torch.randn(4, 8), torch.tensor([0, 3, 7, 1])),
     ),
+    "Sequential of Linear and ReLU": lambda: (
+        nn.Sequential(nn.Linear(8, 6), nn.ReLU()),
+        (torch.randn(4, 8),),
+    ),
+    "Sequential of Linear and GELU": lambda: (
+        nn.Sequential(nn.Linear(8, 6), nn.GELU(), nn.Linear(6, 3)),
+        (torch.randn(4, 8),),
+    ),
 }
 
 
@@ -54,7 +62,7 @@ def kernels_run(call: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> 
     from gradwatch.kernels import _triton
 
     launches = []
-    for name in ("norm", "cross_entropy", "column_sums"):
+    for name in ("norm", "cross_entropy", "bias_activation", "column_sums"):
         __import__(f"gradwatch.kernels.{name}")
         module = sys.modules[f"gradwatch.kernels.{name}"]
 
