@@ -32,6 +32,11 @@ MAKES: dict[str, Make] = {
         nn.CrossEntropyLoss(torch.rand(8), ignore_index=3, label_smoothing=0.1),
         (torch.randn(4, 8), torch.tensor([0, 3, 7, 1])),
     ),
+    "BatchNorm2d": lambda: (nn.BatchNorm2d(3), (torch.randn(4, 3, 2, 2),)),
+    "BatchNorm2d without parameters, outside training": lambda: (
+        nn.BatchNorm2d(3, affine=False).eval(),
+        (torch.randn(4, 3, 2, 2).contiguous(memory_format=torch.channels_last),),
+    ),
     "Sequential of Linear and ReLU": lambda: (
         nn.Sequential(nn.Linear(8, 6), nn.ReLU()),
         (torch.randn(4, 8),),
@@ -62,7 +67,7 @@ def kernels_run(call: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> 
     from gradwatch.kernels import _triton
 
     launches = []
-    for name in ("norm", "cross_entropy", "bias_activation", "column_sums"):
+    for name in ("norm", "cross_entropy", "batch_norm", "bias_activation", "column_sums"):
         __import__(f"gradwatch.kernels.{name}")
         module = sys.modules[f"gradwatch.kernels.{name}"]
 
