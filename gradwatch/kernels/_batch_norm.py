@@ -46,9 +46,12 @@ def moments(
         delta = tl.where(live, x - mean, 0.0)
         mean += delta / tl.maximum(n, 1.0)
         m2 += delta * (x - mean)
-    center = channel_sums(n * mean, LAST) / ((last - first) * L).to(tl.float32)
+    size = ((last - first) * L).to(tl.float32)
+    center = channel_sums(n * mean, LAST) / size
     away = mean - center
     spread = channel_sums(m2 + n * away * away, LAST)
+    # The sum was rounded at the size of the mean: the distances know its last digits.
+    center += channel_sums(n * away, LAST) / size
     tl.store(mean_ptr + part * C + channel, center, mask=channel < C)
     tl.store(m2_ptr + part * C + channel, spread, mask=channel < C)
 
@@ -86,6 +89,7 @@ def join(
         total += n * tl.load(mean_PC_ptr + at, mask=live, other=0.0)
     mean = tl.sum(total, 0) / m
     total = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
+    rest = tl.zeros((ROWS, BLOCK), dtype=tl.float32)
     for first in range(0, P, ROWS):
         part = (first + tl.arange(0, ROWS)).to(tl.int64)
         live = (part < P)[:, None] & inside[None, :]
@@ -94,6 +98,8 @@ def join(
         away = tl.load(mean_PC_ptr + at, mask=live, other=0.0) - mean[None, :]
         m2 = tl.load(m2_PC_ptr + at, mask=live, other=0.0)
         total += tl.where(live, m2 + n * away * away, 0.0)
+        rest += tl.where(live, n * away, 0.0)
+    mean += tl.sum(rest, 0) / m
     m2_C = tl.sum(total, 0)
     # Python floats are float32 from eager code and float64 from Inductor's.
     eps_C = tl.full((BLOCK,), eps, tl.float32)
