@@ -5,7 +5,8 @@
 Each time is forward and backward together: the median of event-timed repeats over several sets of
 fresh random data, each several times the L2. GB/s counts the bytes of the floor, so that a share of
 100 % of the copy bandwidth measured in the same run would be the best there is. Then a whole
-training step of a ViT-size model, as it is and with its layers swapped. Under five minutes.
+training step of a ViT-size and of a ResNet-50-size model, as it is and with its layers fused. Under
+five minutes.
 """
 
 import statistics
@@ -17,7 +18,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradwatch.fused import LAYERS, cross_entropy, layer_norm, rms_norm, swap
+from gradwatch.fused import (
+    LAYERS,
+    batch_norm_add_relu,
+    batch_norm_relu,
+    cross_entropy,
+    group_norm_silu,
+    layer_norm,
+    rms_norm,
+    swap,
+)
 
 FP32, BF16 = torch.float32, torch.bfloat16
 SETS = 3
@@ -66,6 +76,51 @@ def classified(rows: int, columns: int, dtype: torch.dtype) -> list[Tensor]:
     return [x, torch.randint(0, columns, (rows,), device="cuda")]
 
 
+def imaged(rows: int, columns: int, dtype: torch.dtype) -> list[Tensor]:
+    """Return images of 32 x 32 pixels in channels_last, two at least; weight, bias; a residual."""
+    x, r = (
+        torch.randn(max(rows // 1024, 2), columns, 32, 32, device="cuda").to(dtype)
+        for _ in range(2)
+    )
+    x, r = (t.contiguous(memory_format=torch.channels_last).requires_grad_() for t in (x, r))
+    return [x, *(torch.randn(columns, device="cuda", requires_grad=True) for _ in range(2)), r]
+
+
+def images(rows: int, columns: int, dtype: torch.dtype) -> list[Tensor]:
+    """Return what ``imaged`` does, without the residual."""
+    return imaged(rows, columns, dtype)[:3]
+
+
+def bn_relu(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    """Run our BatchNorm with ReLU."""
+    return batch_norm_relu(x, None, None, w, b, training=True)
+
+
+def bn_add_relu(x: Tensor, w: Tensor, b: Tensor, r: Tensor) -> Tensor:
+    """Run our BatchNorm with residual and ReLU."""
+    return batch_norm_add_relu(x, r, None, None, w, b, training=True)
+
+
+def gn_silu(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    """Run our GroupNorm with SiLU, as under autocast."""
+    return group_norm_silu(x, 32, w, b, dtype=FP32)
+
+
+def stock_bn_relu(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    """Run the stock BatchNorm and ReLU."""
+    return F.relu(F.batch_norm(x, None, None, w, b, training=True))
+
+
+def stock_bn_add_relu(x: Tensor, w: Tensor, b: Tensor, r: Tensor) -> Tensor:
+    """Run the stock BatchNorm, addition and ReLU."""
+    return F.relu(F.batch_norm(x, None, None, w, b, training=True) + r)
+
+
+def stock_gn_silu(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+    """Run the stock GroupNorm and SiLU."""
+    return F.silu(F.group_norm(x, 32, w, b))
+
+
 def ln(dtype: torch.dtype | None = None) -> Callable[..., Tensor]:
     """Return our LayerNorm with an output of this dtype."""
     return lambda x, w, b: layer_norm(x, w.shape, w, b, dtype=dtype)
@@ -111,6 +166,12 @@ CASES = [
     Case(
         "cross-entropy", 4096, 128_256, BF16, 6, classified, fused_loss, autocast(F.cross_entropy)
     ),
+    Case("BatchNorm+ReLU", 131_072, 256, FP32, 32, images, bn_relu, stock_bn_relu),
+    Case("BatchNorm+ReLU", 262_144, 256, BF16, 16, images, bn_relu, stock_bn_relu),
+    Case("BatchNorm+add+ReLU", 262_144, 256, BF16, 20, imaged, bn_add_relu, stock_bn_add_relu),
+    Case(
+        "GroupNorm+SiLU autocast", 131_072, 512, BF16, 22, images, gn_silu, autocast(stock_gn_silu)
+    ),
     Case("cross-entropy", 8192, 32_000, FP32, 12, classified, fused_loss, F.cross_entropy),
 ]
 
@@ -155,6 +216,9 @@ def check_parity(case: Case, rows: int) -> list[tuple[float, float]]:
         "LayerNorm": stock_ln,
         "RMSNorm": stock_rms,
         "cross-entropy": F.cross_entropy,
+        "BatchNorm+ReLU": stock_bn_relu,
+        "BatchNorm+add+ReLU": stock_bn_add_relu,
+        "GroupNorm+SiLU": stock_gn_silu,
     }
     exact = both_passes(plain[case.layer.split()[0]], wide, dy.double())
     errors = []
@@ -213,6 +277,67 @@ def vit(width: int = 768, depth: int = 12) -> nn.Module:
     return nn.TransformerEncoder(layer, depth, enable_nested_tensor=False).cuda()
 
 
+class Bottleneck(nn.Module):
+    """A block of ResNet-50; ``fused`` says how its norms, additions and ReLUs run."""
+
+    fused = False
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        sizes = ((channels, width, 1, 1), (width, width, 3, stride), (width, 4 * width, 1, 1))
+        self.convs = nn.ModuleList(
+            nn.Conv2d(i, o, k, s, k // 2, bias=False) for i, o, k, s in sizes
+        )
+        self.norms = nn.ModuleList(nn.BatchNorm2d(o) for _, o, _, _ in sizes)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride > 1 or channels != 4 * width:
+            conv = nn.Conv2d(channels, 4 * width, 1, stride, bias=False)
+            self.shortcut = nn.Sequential(conv, nn.BatchNorm2d(4 * width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run three convolutions, each with its norm, and add the shortcut."""
+        shortcut = self.shortcut(x)
+        for conv, norm, residual in zip(
+            self.convs, self.norms, (None, None, shortcut), strict=True
+        ):
+            x = self.activate(norm, conv(x), residual)
+        return x
+
+    def activate(self, norm: Any, x: Tensor, residual: Tensor | None) -> Tensor:
+        """Normalise, add, and apply ReLU, one way or the other."""
+        running = norm.running_mean, norm.running_var, norm.weight, norm.bias
+        if not self.fused:
+            y = norm(x)
+            return F.relu(y if residual is None else y + residual)
+        if residual is None:
+            return batch_norm_relu(x, *running, training=True)
+        return batch_norm_add_relu(x, residual, *running, training=True)
+
+
+def resnet() -> nn.Module:
+    """Return the four stages of a ResNet-50, in channels_last."""
+    blocks, channels = [], 64
+    for width, depth, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for at in range(depth):
+            blocks.append(Bottleneck(channels, width, stride if at == 0 else 1))
+            channels = 4 * width
+    return nn.Sequential(*blocks).to("cuda", memory_format=torch.channels_last)
+
+
+def whole_resnet_step() -> str:
+    """Time a ResNet-50-size step with its norms, additions and ReLUs apart, fused, and apart."""
+    model, batch = resnet(), torch.randn(64, 64, 56, 56, device="cuda")
+    batch = batch.contiguous(memory_format=torch.channels_last)
+    times = []
+    for Bottleneck.fused in (False, True, False):
+        times.append(step_milliseconds(model, batch))
+    stock, fused, again = times
+    return (
+        f"ResNet-50 step without the stem, batch 64: stock {stock:.2f} ms, fused {fused:.2f} ms, "
+        f"stock again {again:.2f} ms"
+    )
+
+
 def step_milliseconds(model: nn.Module, batch: Tensor) -> float:
     """Time a training step under bfloat16 autocast, without the optimizer."""
 
@@ -254,7 +379,7 @@ def main() -> None:
     for case in CASES:
         print(measure(case, bandwidth), flush=True)
         torch.cuda.empty_cache()
-    print(f"\n{whole_step()}")
+    print(f"\n{whole_step()}\n{whole_resnet_step()}")
 
 
 if __name__ == "__main__":

@@ -74,6 +74,20 @@ def test_a_step_waits_for_the_device_nowhere() -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_batch_norm_tracks_the_statistics_and_keeps_the_layout_of_the_stock_one(
+    layout: torch.memory_format,
+) -> None:
+    stock, fused = nn.BatchNorm2d(48).cuda(), nn.BatchNorm2d(48).cuda()
+    swap(fused)
+    for step in range(3):
+        x = torch.randn(8, 48, 14, 14, device="cuda") * (step + 1) + step
+        outputs = [module(x.contiguous(memory_format=layout)) for module in (stock, fused)]
+    torch.testing.assert_close(outputs[1], outputs[0], rtol=1e-5, atol=1e-5)
+    assert outputs[1].stride() == outputs[0].stride()
+    torch.testing.assert_close(dict(fused.named_buffers()), dict(stock.named_buffers()))
+
+
 def test_a_compiled_swapped_module_agrees_with_the_eager_one() -> None:
     module, x = nn.LayerNorm(96).cuda(), torch.randn(64, 96, device="cuda")
     swap(module)
