@@ -6,7 +6,15 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from gradwatch.fused import _batch_norm, _cross_entropy, _layer_norm, _rms_norm, _sequential
+from gradwatch.fused import (
+    _batch_norm,
+    _cross_entropy,
+    _dropout,
+    _group_norm,
+    _layer_norm,
+    _rms_norm,
+    _sequential,
+)
 
 __all__ = ["LAYERS", "FusedLayer"]
 
@@ -33,6 +41,8 @@ LAYERS: Mapping[type[nn.Module], FusedLayer] = MappingProxyType(
             FusedLayer(nn.RMSNorm, _rms_norm.forward, _rms_norm.eligible),
             FusedLayer(nn.CrossEntropyLoss, _cross_entropy.forward, _cross_entropy.eligible),
             FusedLayer(nn.BatchNorm2d, _batch_norm.forward, _batch_norm.eligible),
+            FusedLayer(nn.GroupNorm, _group_norm.forward, _group_norm.eligible),
+            FusedLayer(nn.Dropout, _dropout.forward, _dropout.eligible),
             FusedLayer(nn.Sequential, _sequential.forward, _sequential.eligible),
         )
     }

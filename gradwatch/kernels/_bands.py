@@ -9,9 +9,8 @@ from gradwatch.kernels._triton import next_power_of_2, resident_programs
 
 __all__ = ["BandPlan", "as_rows", "matrix", "plan_bands", "tile"]
 
-# 16 elements a thread: two vectors of 128 bits in flight for each tensor, also in bfloat16.
 _TILE = 4096
-_ELEMENTS_PER_WARP = 512
+_PER_THREAD = 16
 _MAX_BLOCK = 1024
 
 
@@ -54,14 +53,25 @@ def as_rows(x: Tensor, n: int) -> Tensor:
     return rows if rows.stride(1) == 1 else rows.contiguous()
 
 
-def tile(n: int) -> tuple[int, int, int]:
-    """Return rows, columns and warps of a tile for rows of n elements."""
+def tile(n: int, per_thread: int = _PER_THREAD) -> tuple[int, int, int]:
+    """Return rows, columns and warps of a tile for rows of n elements.
+
+    Args:
+        n: Columns.
+        per_thread: Elements of a thread. 16 keep two vectors of 128 bits of each tensor in flight,
+            also in bfloat16; with 8 a kernel that needs many registers leaves room for another.
+
+    Returns:
+        Rows, columns, warps.
+    """
     block = min(max(next_power_of_2(n), 32), _MAX_BLOCK)
-    rows = max(_TILE // block, 1)
-    return rows, block, max(rows * block // _ELEMENTS_PER_WARP, 1)
+    rows = max(_TILE * per_thread // (_PER_THREAD * block), 1)
+    return rows, block, max(rows * block // (32 * per_thread), 1)
 
 
-def plan_bands(m: int, n: int, device: torch.device, step: int = 1) -> BandPlan:
+def plan_bands(
+    m: int, n: int, device: torch.device, *, step: int = 1, per_thread: int = _PER_THREAD
+) -> BandPlan:
     """Plan a kernel that sums over rows.
 
     Args:
@@ -69,11 +79,12 @@ def plan_bands(m: int, n: int, device: torch.device, step: int = 1) -> BandPlan:
         n: Columns.
         device: Where the kernel runs.
         step: Tiles that a program takes at once: its band is a multiple of as many.
+        per_thread: Elements of a thread, as in :func:`tile`.
 
     Returns:
         The plan; it depends on sizes and device alone, and with it the order of the sums.
     """
-    rows, block, warps = tile(n)
+    rows, block, warps = tile(n, per_thread)
     blocks = -(-n // block)
     steps = -(-m // (rows * step))
     shares = max(resident_programs(device, warps) // max(blocks, 1), 1)
