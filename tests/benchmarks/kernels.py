@@ -321,7 +321,9 @@ def resnet() -> nn.Module:
         for at in range(depth):
             blocks.append(Bottleneck(channels, width, stride if at == 0 else 1))
             channels = 4 * width
-    return nn.Sequential(*blocks).to("cuda", memory_format=torch.channels_last)
+    model: Any = nn.Sequential(*blocks)
+    moved: nn.Module = model.to("cuda", memory_format=torch.channels_last)
+    return moved
 
 
 def whole_resnet_step() -> str:
