@@ -37,6 +37,11 @@ MAKES: dict[str, Make] = {
         nn.BatchNorm2d(3, affine=False).eval(),
         (torch.randn(4, 3, 2, 2).contiguous(memory_format=torch.channels_last),),
     ),
+    "GroupNorm": lambda: (nn.GroupNorm(2, 6), (torch.randn(2, 6, 2, 2),)),
+    "GroupNorm without parameters": lambda: (
+        nn.GroupNorm(2, 6, affine=False),
+        (torch.randn(2, 6, 2, 2).contiguous(memory_format=torch.channels_last),),
+    ),
     "Sequential of Linear and ReLU": lambda: (
         nn.Sequential(nn.Linear(8, 6), nn.ReLU()),
         (torch.randn(4, 8),),
@@ -46,6 +51,16 @@ MAKES: dict[str, Make] = {
         (torch.randn(4, 8),),
     ),
 }
+
+
+LAUNCHERS = (
+    "norm",
+    "cross_entropy",
+    "batch_norm",
+    "group_norm",
+    "bias_activation",
+    "column_sums",
+)
 
 
 def outcome(module: nn.Module, inputs: tuple[Tensor, ...]) -> list[Tensor]:
@@ -67,7 +82,7 @@ def kernels_run(call: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> 
     from gradwatch.kernels import _triton
 
     launches = []
-    for name in ("norm", "cross_entropy", "batch_norm", "bias_activation", "column_sums"):
+    for name in LAUNCHERS:
         __import__(f"gradwatch.kernels.{name}")
         module = sys.modules[f"gradwatch.kernels.{name}"]
 
