@@ -27,6 +27,8 @@ from gradwatch.fused import (
     layer_norm,
     rms_norm,
     swap,
+    swiglu,
+    swiglu_packed,
 )
 
 FP32, BF16 = torch.float32, torch.bfloat16
@@ -53,7 +55,7 @@ class Case(NamedTuple):
     rows: int
     columns: int
     dtype: torch.dtype
-    floor_bytes: int
+    floor_bytes: float
     make: Callable[[int, int, torch.dtype], list[Tensor]]
     ours: Callable[..., Tensor]
     stock: Callable[..., Tensor]
@@ -141,6 +143,97 @@ def stock_rms(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
     return F.rms_norm(x, w.shape, w)
 
 
+def gates(rows: int, columns: int, dtype: torch.dtype) -> list[Tensor]:
+    """Return a gate and what it is multiplied by."""
+    return [torch.randn(rows, columns, device="cuda").to(dtype).requires_grad_() for _ in range(2)]
+
+
+def packed(rows: int, columns: int, dtype: torch.dtype) -> list[Tensor]:
+    """Return both side by side."""
+    return gates(rows, 2 * columns, dtype)[:1]
+
+
+def biased(rows: int, columns: int, dtype: torch.dtype) -> list[Tensor]:
+    """Return a product, its bias and a residual."""
+    x, r = gates(rows, columns, dtype)
+    return [x, torch.randn(columns, device="cuda", requires_grad=True), r]
+
+
+def products(rows: int, columns: int, dtype: torch.dtype) -> list[Tensor]:
+    """Return a product and the bias that it holds."""
+    return biased(rows, columns, dtype)[:2]
+
+
+def stock_swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """Run SiLU and the product."""
+    return F.silu(gate) * up
+
+
+def stock_packed(x: Tensor) -> Tensor:
+    """Run SiLU and the product on halves."""
+    gate, up = x.chunk(2, -1)
+    return F.silu(gate) * up
+
+
+def fused_activation(act: str) -> Callable[..., Tensor]:
+    """Return our activation with the bias's gradient; importing it needs Triton."""
+
+    def run(z: Tensor, b: Tensor) -> Tensor:
+        from gradwatch.kernels.bias_activation import bias_activation
+
+        return bias_activation(z, b, act)
+
+    return run
+
+
+class Biased(torch.autograd.Function):
+    """What addmm does with its bias: nothing forward, a sum over rows backward."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, b: Tensor) -> Any:
+        """Return z, which holds b."""
+        ctx.dtype = b.dtype
+        return z.view_as(z)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """Return the gradient and its sum over rows."""
+        return grads[0], grads[0].sum(0).to(ctx.dtype)
+
+
+def stock_relu(z: Tensor, b: Tensor) -> Tensor:
+    """Run ReLU behind a product and its bias."""
+    apply: Callable[..., Tensor] = Biased.apply
+    return F.relu(apply(z, b))
+
+
+def stock_gelu(z: Tensor, b: Tensor) -> Tensor:
+    """Run GELU behind a product and its bias."""
+    apply: Callable[..., Tensor] = Biased.apply
+    return F.gelu(apply(z, b))
+
+
+def fused_dropout(x: Tensor, b: Tensor, r: Tensor) -> Tensor:
+    """Run our dropout with bias and residual, always from one seed."""
+    from gradwatch.kernels.dropout import dropout
+
+    seed = torch.full((1,), 7, device=x.device)
+    return dropout(x, 0.1, b, residual=r, seed=seed)
+
+
+def stock_dropout(x: Tensor, b: Tensor, r: Tensor) -> Tensor:
+    """Run bias, dropout and residual."""
+    return F.dropout(x + b.to(x.dtype), 0.1) + r
+
+
+def masked_dropout(x: Tensor, b: Tensor, r: Tensor) -> Tensor:
+    """Run the same on the mask that ours draws in bfloat16."""
+    ones, zero = torch.ones_like(x, dtype=BF16), torch.zeros_like(x, dtype=BF16)
+    with torch.no_grad():
+        keep = fused_dropout(ones, torch.zeros_like(b), zero) != 0
+    return ((x + b) * keep / 0.9 + r).to(x.dtype)
+
+
 def autocast(stock: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Run a stock layer under CUDA's autocast, which answers in float32."""
 
@@ -173,7 +266,27 @@ CASES = [
         "GroupNorm+SiLU autocast", 131_072, 512, BF16, 22, images, gn_silu, autocast(stock_gn_silu)
     ),
     Case("cross-entropy", 8192, 32_000, FP32, 12, classified, fused_loss, F.cross_entropy),
+    Case("SwiGLU", 8192, 11_008, BF16, 16, gates, swiglu, stock_swiglu),
+    Case("SwiGLU", 8192, 8192, FP32, 32, gates, swiglu, stock_swiglu),
+    Case("SwiGLU-packed", 8192, 11_008, BF16, 16, packed, swiglu_packed, stock_packed),
+    Case("bias+ReLU", 16384, 8192, BF16, 8.25, products, fused_activation("relu"), stock_relu),
+    Case("bias+GELU", 16384, 8192, BF16, 10, products, fused_activation("gelu"), stock_gelu),
+    Case("dropout+residual", 16384, 4096, BF16, 10, biased, fused_dropout, stock_dropout),
 ]
+
+PLAIN: dict[str, Callable[..., Tensor]] = {
+    "LayerNorm": stock_ln,
+    "RMSNorm": stock_rms,
+    "cross-entropy": F.cross_entropy,
+    "BatchNorm+ReLU": stock_bn_relu,
+    "BatchNorm+add+ReLU": stock_bn_add_relu,
+    "GroupNorm+SiLU": stock_gn_silu,
+    "SwiGLU": stock_swiglu,
+    "SwiGLU-packed": stock_packed,
+    "bias+ReLU": stock_relu,
+    "bias+GELU": stock_gelu,
+    "dropout+residual": masked_dropout,
+}
 
 
 def both_passes(function: Callable[..., Tensor], inputs: list[Tensor], dy: Tensor) -> list[Tensor]:
@@ -211,16 +324,11 @@ def check_parity(case: Case, rows: int) -> list[tuple[float, float]]:
     inputs = case.make(rows, case.columns, case.dtype)
     dy = gradient(case, inputs)
     wide = [t.detach().double().requires_grad_() if t.is_floating_point() else t for t in inputs]
-    ours, stock = (both_passes(f, inputs, dy) for f in (case.ours, case.stock))
-    plain: dict[str, Callable[..., Tensor]] = {
-        "LayerNorm": stock_ln,
-        "RMSNorm": stock_rms,
-        "cross-entropy": F.cross_entropy,
-        "BatchNorm+ReLU": stock_bn_relu,
-        "BatchNorm+add+ReLU": stock_bn_add_relu,
-        "GroupNorm+SiLU": stock_gn_silu,
-    }
-    exact = both_passes(plain[case.layer.split()[0]], wide, dy.double())
+    plain = PLAIN[case.layer.split()[0]]
+    # Stock dropout draws another mask: ours is held against plain operations on its own.
+    reference = plain if case.stock is stock_dropout else case.stock
+    ours, stock = (both_passes(f, inputs, dy) for f in (case.ours, reference))
+    exact = both_passes(plain, wide, dy.double())
     errors = []
     for got, theirs, true in zip(ours, stock, exact, strict=True):
         pair = relative_error(got, true), relative_error(theirs, true)

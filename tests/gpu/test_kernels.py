@@ -88,6 +88,45 @@ def test_batch_norm_tracks_the_statistics_and_keeps_the_layout_of_the_stock_one(
     torch.testing.assert_close(dict(fused.named_buffers()), dict(stock.named_buffers()))
 
 
+def test_dropout_draws_from_the_generator_of_its_device() -> None:
+    module, x = nn.Dropout(0.3), torch.ones(512, 96, device="cuda")
+    swap(module)
+    masks = []
+    for seed in (0, 0, 1):
+        torch.cuda.manual_seed(seed)
+        masks.append(module(x))
+    assert torch.equal(masks[0], masks[1])
+    assert not torch.equal(masks[0], masks[2])
+
+
+def test_a_graph_draws_another_mask_at_every_replay() -> None:
+    module, x = nn.Dropout(0.3), torch.ones(512, 96, device="cuda")
+    swap(module)
+    module(x)  # compiles
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = module(x)
+    replays = []
+    for _ in range(2):
+        graph.replay()
+        replays.append(y.clone())
+    assert not torch.equal(*replays)
+
+
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU])
+def test_a_pair_under_autocast_answers_as_the_stock_one(activation: type[nn.Module]) -> None:
+    net = nn.Sequential(nn.Linear(96, 384), activation()).cuda()
+    x, results = torch.randn(64, 96, device="cuda"), []
+    for attach in (lambda module: None, swap):
+        attach(net)
+        with torch.autocast("cuda", torch.bfloat16):
+            y = net(x)
+        grads = torch.autograd.grad(y, list(net.parameters()), torch.ones_like(y))
+        results.append([y.detach(), *grads])
+    assert [t.dtype for t in results[0]] == [t.dtype for t in results[1]]
+    torch.testing.assert_close(results[1], results[0], rtol=2e-2, atol=2e-2)
+
+
 def test_a_compiled_swapped_module_agrees_with_the_eager_one() -> None:
     module, x = nn.LayerNorm(96).cuda(), torch.randn(64, 96, device="cuda")
     swap(module)
