@@ -87,6 +87,8 @@ def plan_bands(
     rows, block, warps = tile(n, per_thread)
     blocks = -(-n // block)
     steps = -(-m // (rows * step))
-    shares = max(resident_programs(device, warps) // max(blocks, 1), 1)
+    # Tiles of fewer elements need more programs for as many bytes in flight.
+    programs = resident_programs(device, warps) * max(_PER_THREAD // (per_thread * step), 1)
+    shares = max(programs // max(blocks, 1), 1)
     band = max(-(-steps // shares), 1) * rows * step
     return BandPlan(rows, block, warps, band, -(-m // band), blocks)

@@ -21,7 +21,7 @@ class Case(NamedTuple):
     rows: int = 64
 
 
-ALIGNED = [Case(4096, BF16, "relu"), Case(4096, FP32, "gelu"), Case(4096, BF16, "gelu_tanh")]
+ALIGNED = [Case(4096, BF16, "relu"), Case(4096, BF16, "gelu"), Case(4096, FP32, "gelu_tanh")]
 
 
 def both_passes(case: Case) -> None:
@@ -39,13 +39,13 @@ def test_aligned_rows_fit_in_registers_and_move_in_full_vectors(
     assert [b.kernel for b in binaries] == ["_forward", "_backward", "_column_sums"]
     for binary in binaries:
         assert (binary.stack_bytes, binary.doubles) == (0, [])
-        assert binary.warps * binary.programs_per_sm >= 16
+        assert binary.warps * binary.programs_per_sm >= 32
     for binary in binaries[:2]:
         assert (binary.widest_load, binary.widest_store) == (128, 128)
 
 
 def test_odd_rows_compile_without_spills(compiled: Compiled) -> None:
-    binaries = compiled(lambda: both_passes(Case(333, BF16, "relu")), 90)
+    binaries = compiled(lambda: both_passes(Case(333, BF16, "gelu")), 90)
     assert all((b.stack_bytes, b.doubles) == (0, []) for b in binaries)
 
 
