@@ -1,4 +1,4 @@
-"""Group normalisation with an optional SiLU, in two passes each way.
+"""Group normalisation with an optional SiLU.
 
 Forward, over the S elements of each group of K channels in a sample::
 
@@ -9,16 +9,17 @@ Backward, with ``g = dy``, or ``dy * sigmoid(z) * (1 + z * (1 - sigmoid(z)))``::
     dbias = sum over samples of g       dweight = sum over samples of g * h
     dx = rstd * (g * weight - sum(g * weight) / S - h * sum(g * weight * h) / S)
 
-A group of 40 channels on 64 x 64 pixels does not fit into a program, so forward reads x, then x
-again and writes y: 3 passes. Backward reads dy and x, then both again and writes dx: 5 passes. z is
-computed again, so that SiLU costs no pass. The stock operation copies a channels_last tensor to
+A group that fits into a program is read and written once: 2 passes forward, 3 backward. One of 40
+channels on 64 x 64 pixels does not fit: forward reads x, then x again and writes y, 3 passes;
+backward reads dy and x, then both again and writes dx, 5 passes. z is computed again, so that SiLU
+costs no pass. The stock operation copies a channels_last tensor to
 contiguous and its result back, and keeps z for SiLU. Sums are kept by channel and sample: they give
 dweight and dbias by a sum over samples, and the group's two by a weighted sum over K channels.
 
 Moments are Welford's, joined by Chan's formula (doi:10.1080/00031305.1983.10483115): sums of
 squares would cancel where a mean is large.
 
-Layout and legend: see `_group_norm`.
+Layout and legend: see `_whole_groups` for groups that fit and `_group_norm` for those that do not.
 """
 
 from collections.abc import Callable
@@ -32,7 +33,9 @@ from gradwatch.kernels._channels import dense, memory_format
 from gradwatch.kernels._group_norm import backward, coefficients, forward, join, moments
 from gradwatch.kernels._library import differentiable, nothing, register
 from gradwatch.kernels._triton import launch, next_power_of_2, resident_programs
+from gradwatch.kernels._whole_groups import whole_backward, whole_forward
 from gradwatch.kernels.column_sums import column_sums
+from gradwatch.kernels.limits import MAX_NORM_ELEMENTS
 
 __all__ = ["group_norm"]
 
@@ -42,6 +45,9 @@ _LEAST_BLOCK = 16
 # Wide enough for whole memory transactions, narrow enough for many rows a tile.
 _MOST_CHANNELS = 256
 _JOINED = 256
+# Below, a program has too little to do; above, a group spills registers.
+_WHOLE = range(512, MAX_NORM_ELEMENTS + 1)
+_SIDE_BY_SIDE = 16
 
 
 class _Plan(NamedTuple):
@@ -89,6 +95,17 @@ def _plan(x: Tensor) -> _Plan:
     return _Plan(last, batch * c, c, space, rows, block, units, steps, -(-tiles // steps))
 
 
+def _whole(x: Tensor, groups: int) -> dict[str, Any] | None:
+    """Plan a tile that holds a group; ``None`` if none does."""
+    k, space = x.shape[1] // groups, x.shape[2:].numel()
+    last = space > 1 and memory_format(x) != torch.contiguous_format
+    lines, places = next_power_of_2(k), max(next_power_of_2(space), _LEAST_BLOCK)
+    if lines * places not in _WHOLE or (last and k % _SIDE_BY_SIDE):
+        return None
+    warps = lines * places // _ELEMENTS_PER_WARP
+    return {"LAST": last, "LINES": lines, "PLACES": places, "num_warps": warps}
+
+
 def _launch_forward(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, groups: int, eps: float, silu: bool,
     dtype: torch.dtype,
@@ -96,6 +113,10 @@ def _launch_forward(
     y, mean, rstd = _fake_forward(x, weight, bias, groups, eps, silu, dtype)
     x = dense(x, x)
     plan, k = _plan(x), x.shape[1] // groups
+    if (whole := _whole(x, groups)) is not None:
+        given = x, weight, bias, y, mean, rstd
+        launch(whole_forward, (mean.numel(),), *given, plan.c, plan.l, k, eps, SILU=silu, **whole)
+        return y, mean, rstd
     means, m2s = (mean.new_empty((plan.parts, plan.lines)) for _ in range(2))
     launch(moments, plan.grid, x, means, m2s, *plan.sizes, **plan.tiles)
     launch(
@@ -118,6 +139,29 @@ def _fake_forward(
     return y, mean, torch.empty_like(mean)
 
 
+def _two_passes(
+    given: tuple[Tensor | None, ...], plan: _Plan, k: int, dx: Tensor | None, silu: bool
+) -> list[Tensor]:
+    """Write dx, if it is wanted, and return the sums of every line."""
+    _dy, _x, weight, _bias, mean, rstd = given
+    means = [torch.empty_like(t) for t in (mean, rstd) if t is not None]
+    sums = [means[0].new_empty((plan.parts, plan.lines)) for _ in range(2)]
+    launch(
+        backward, plan.grid, *given, None, None, *sums, None, k, *plan.sizes,
+        SILU=silu, **plan.tiles,
+    )  # fmt: skip
+    if dx is not None:
+        launch(
+            coefficients, (means[0].numel(),), *sums, weight, *means,
+            k, plan.c, plan.l, plan.lines, plan.parts, BLOCK=_JOINED, num_warps=2,
+        )  # fmt: skip
+        launch(
+            backward, plan.grid, *given, *means, None, None, dx, k, *plan.sizes,
+            SILU=silu, **plan.tiles,
+        )  # fmt: skip
+    return sums
+
+
 def _launch_backward(
     dy: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor,
     rstd: Tensor, groups: int, silu: bool, needs: list[bool],
@@ -126,21 +170,14 @@ def _launch_backward(
     dy, x = dense(dy, x), dense(x, x)
     plan, k = _plan(x), x.shape[1] // groups
     given = dy, x, weight, bias, mean, rstd
-    sums = [mean.new_empty((plan.parts, plan.lines)) for _ in range(2)]
-    launch(
-        backward, plan.grid, *given, None, None, *sums, None, k, *plan.sizes,
-        SILU=silu, **plan.tiles,
-    )  # fmt: skip
-    if needs[0]:
-        means = torch.empty_like(mean), torch.empty_like(mean)
+    if (whole := _whole(x, groups)) is not None:
+        sums = [mean.new_empty((1, plan.lines)) for _ in range(2)]
         launch(
-            coefficients, (mean.numel(),), *sums, weight, *means,
-            k, plan.c, plan.l, plan.lines, plan.parts, BLOCK=_JOINED, num_warps=2,
+            whole_backward, (mean.numel(),), *given, *(sums if any(needs[1:]) else (None, None)),
+            dx if needs[0] else None, plan.c, plan.l, k, SILU=silu, **whole,
         )  # fmt: skip
-        launch(
-            backward, plan.grid, *given, *means, None, None, dx, k, *plan.sizes,
-            SILU=silu, **plan.tiles,
-        )  # fmt: skip
+    else:
+        sums = _two_passes(given, plan, k, dx if needs[0] else None, silu)
     db, dw = (
         column_sums(partial.view(-1, plan.c), grad.dtype) if need else grad
         for partial, grad, need in zip(sums, (db, dw), (needs[2], needs[1]), strict=True)

@@ -24,11 +24,10 @@ class Case(NamedTuple):
 
 
 ALIGNED = [
-    (Case((2, 64, 8, 8), FP32, LAST), 90),
-    (Case((2, 256, 8, 8), BF16, LAST, residual=True), 80),
+    (Case((2, 64, 8, 8), FP32, LAST), 80),
     (Case((2, 256, 8, 8), BF16, LAST, residual=True), 90),
-    (Case((2, 4, 16, 16), FP32, FIRST), 80),
-    (Case((2, 4, 56, 56), BF16, FIRST, residual=True), 90),
+    (Case((2, 4, 56, 56), BF16, FIRST, residual=True), 80),
+    (Case((2, 4, 16, 16), FP32, FIRST), 90),
 ]
 
 
@@ -66,7 +65,9 @@ def test_odd_channels_compile_without_spills(compiled: Compiled) -> None:
 
 
 def test_another_batch_compiles_nothing_new(compiled: Compiled) -> None:
+    case, architecture = ALIGNED[1]
     one, other = (
-        compiled(lambda n=n: both_passes(Case((n, 64, 8, 8), BF16, LAST)), 90) for n in (2, 77)
+        compiled(lambda n=n: both_passes(case._replace(shape=(n, 256, 8, 8))), architecture)
+        for n in (2, 77)
     )
     assert [b.key for b in one] == [b.key for b in other]

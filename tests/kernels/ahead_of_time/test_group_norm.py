@@ -33,7 +33,6 @@ ALIGNED = [
     (Case((2, 64, 8, 8), 32, FP32, FP32, LAST, silu=False), 80),
     (Case((2, 320, 8, 8), 32, BF16, FP32, LAST), 90),
     (Case((2, 64, 64, 64), 32, BF16, BF16, FIRST), 80),
-    (Case((2, 64, 16, 16), 32, FP32, FP32, FIRST), 90),
 ]
 
 
@@ -47,8 +46,9 @@ def both_passes(case: Case) -> None:
 
 @pytest.mark.parametrize(("case", "architecture"), ALIGNED, ids=str)
 def test_aligned_channels_fit_in_registers_and_move_in_full_vectors(
-    case: Case, architecture: int, compiled: Compiled
+    case: Case, architecture: int, compiled: Compiled, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("gradwatch.kernels.group_norm._WHOLE", ())
     binaries = compiled(lambda: both_passes(case), architecture)
     assert [b.kernel for b in binaries] == KERNELS
     for binary in binaries:
@@ -59,6 +59,24 @@ def test_aligned_channels_fit_in_registers_and_move_in_full_vectors(
     assert [binaries[i].widest_store for i in WRITERS] == [128] * len(WRITERS)
 
 
+WHOLE = [
+    (Case((2, 64, 16, 16), 2, FP32, FP32, LAST), 80),
+    (Case((2, 64, 32, 32), 8, BF16, FP32, FIRST), 90),
+]
+
+
+@pytest.mark.parametrize(("case", "architecture"), WHOLE, ids=str)
+def test_groups_in_one_program_fit_in_registers_and_move_in_full_vectors(
+    case: Case, architecture: int, compiled: Compiled
+) -> None:
+    binaries = compiled(lambda: both_passes(case), architecture)
+    assert [b.kernel for b in binaries[:2]] == ["whole_forward", "whole_backward"]
+    for binary in binaries[:2]:
+        assert (binary.stack_bytes, binary.doubles) == (0, [])
+        assert (binary.widest_load, binary.widest_store) == (128, 128)
+        assert binary.warps * binary.programs_per_sm >= 16
+
+
 def test_odd_channels_compile_without_spills(compiled: Compiled) -> None:
     case = Case((2, 33, 7, 7), 11, BF16, FP32, LAST)
     binaries = compiled(lambda: both_passes(case), 90)
@@ -66,8 +84,9 @@ def test_odd_channels_compile_without_spills(compiled: Compiled) -> None:
 
 
 def test_another_batch_compiles_nothing_new(compiled: Compiled) -> None:
+    case, architecture = ALIGNED[1]
     one, other = (
-        compiled(lambda n=n: both_passes(Case((n, 64, 8, 8), 32, BF16, BF16, FIRST)), 90)
+        compiled(lambda n=n: both_passes(case._replace(shape=(n, 320, 8, 8))), architecture)
         for n in (2, 77)
     )
     assert [b.key for b in one] == [b.key for b in other]

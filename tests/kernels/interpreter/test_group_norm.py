@@ -57,6 +57,16 @@ CASES = [
 ]
 
 
+# Both formats for some, one or the other for the rest: interpreting is slow.
+BOTH = 3
+IN_FORMATS = [
+    (case, layout)
+    for i, case in enumerate(CASES)
+    for j, layout in enumerate(FORMATS)
+    if i < BOTH or (i + j) % 2
+]
+
+
 @pytest.fixture(autouse=True)
 def _few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Interpreting costs by the program and the operation, not by the element."""
@@ -86,8 +96,7 @@ def stock(case: Case, inputs: list[Tensor], dy: Tensor, dtype: torch.dtype) -> l
     return gradients(F.silu(y) if case.silu else y, copies, dy)
 
 
-@pytest.mark.parametrize("layout", FORMATS)
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize(("case", "layout"), IN_FORMATS, ids=str)
 def test_the_error_is_at_most_twice_the_stock_operations(
     case: Case, layout: str, no_worse_than_stock: Check, rounded_once: Check
 ) -> None:
@@ -101,6 +110,31 @@ def test_the_error_is_at_most_twice_the_stock_operations(
         no_worse_than_stock(got, reference.to(got.dtype), true)
         if got.dtype != FP32 and got.numel() > 1000:
             rounded_once(got, true)
+
+
+WHOLE = [
+    (Case((2, 30, 8, 8), 5), "contiguous"),
+    (Case((2, 12, 16, 16), 6, silu=False, weight=None), "contiguous"),
+    (Case((3, 34, 7, 9), 2, x=BF16), "contiguous"),
+    (Case((2, 32, 9, 9), 2, x=BF16, y=BF16, weight=BF16), "channels last"),
+    (Case((1, 96, 9, 9), 2, silu=False), "channels last"),
+]
+
+
+@pytest.mark.parametrize(("case", "layout"), WHOLE, ids=str)
+def test_groups_in_one_program_give_what_two_passes_give(
+    case: Case, layout: str, ledger: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = tensors(case, FORMATS[layout])
+    dy = FORMATS[layout](torch.randn(case.shape).to(case.y))
+    one = fused(case, inputs, dy)
+    assert {"whole_forward", "whole_backward"} <= ledger.stored.keys()
+    monkeypatch.setattr("gradwatch.kernels.group_norm._WHOLE", ())
+    two = fused(case, inputs, dy)
+    assert {"forward", "backward"} <= ledger.stored.keys()
+    for a, b in zip(one, two, strict=True):
+        eps = torch.finfo(a.dtype).eps
+        torch.testing.assert_close(a, b, rtol=8 * eps, atol=16 * torch.finfo(FP32).eps)
 
 
 @pytest.mark.parametrize(
@@ -133,9 +167,10 @@ def test_a_large_mean_costs_no_more_digits_than_it_costs_the_stock_operation(
         no_worse_than_stock(got, reference, true)
 
 
+@pytest.mark.parametrize("pixels", [3, 16], ids=["two passes", "one pass"])
 @pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 2), (1, 2)])
-def test_only_what_needs_a_gradient_gets_one(wanted: tuple[int, ...]) -> None:
-    case = Case((2, 6, 3, 3), 2)
+def test_only_what_needs_a_gradient_gets_one(wanted: tuple[int, ...], pixels: int) -> None:
+    case = Case((2, 6, pixels, pixels), 2)
     data, dy = tensors(case, FORMATS["contiguous"]), torch.randn(case.shape)
     grads: list[list[Any]] = []
     for which in (range(3), wanted):
@@ -191,17 +226,35 @@ def test_the_same_input_gives_the_same_bits_and_stays_as_it_was(layout: str) -> 
     assert all(torch.equal(a, b) for a, b in zip(inputs, before, strict=True))
 
 
-@pytest.mark.parametrize("layout", FORMATS)
 @pytest.mark.parametrize(
-    ("x", "y", "forward_bytes", "backward_bytes"),
-    [(FP32, FP32, 12, 20), (BF16, FP32, 8, 14)],
+    ("layout", "x", "y", "forward_bytes", "backward_bytes"),
+    [("contiguous", FP32, FP32, 12, 20), ("channels last", BF16, FP32, 8, 14)],
 )
 def test_forward_takes_three_passes_and_backward_five(
-    x: torch.dtype, y: torch.dtype, forward_bytes: int, backward_bytes: int, layout: str,
+    layout: str, x: torch.dtype, y: torch.dtype, forward_bytes: int, backward_bytes: int,
     ledger: Any, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr("gradwatch.kernels.group_norm._TILE", 64 * 1024)
     case = Case((2, 64, 64, 64), 8, x=x, y=y)
+    leaf, *affine = tensors(case, FORMATS[layout])
+    out = group_norm(leaf, case.groups, *affine, silu=True, dtype=y)
+    elements = out.numel()
+    assert elements * forward_bytes <= ledger.bytes <= 1.05 * elements * forward_bytes
+    forward = ledger.bytes
+    out.backward(torch.ones_like(out))
+    backward = ledger.bytes - forward
+    assert elements * backward_bytes <= backward <= 1.05 * elements * backward_bytes
+
+
+@pytest.mark.parametrize(
+    ("layout", "x", "y", "forward_bytes", "backward_bytes"),
+    [("contiguous", BF16, FP32, 6, 8), ("channels last", FP32, FP32, 8, 12)],
+)
+def test_groups_in_one_program_are_read_and_written_once(
+    layout: str, x: torch.dtype, y: torch.dtype, forward_bytes: int, backward_bytes: int,
+    ledger: Any,
+) -> None:  # fmt: skip
+    case = Case((8, 64, 16, 16), 4, x=x, y=y)
     leaf, *affine = tensors(case, FORMATS[layout])
     out = group_norm(leaf, case.groups, *affine, silu=True, dtype=y)
     elements = out.numel()

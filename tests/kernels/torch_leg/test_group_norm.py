@@ -21,6 +21,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "group_norm_forward": (X, W, W, 2, 1e-5, True, BF16),
     "group_norm_forward channels last": (LAST, None, W, 2, 1e-5, False, FP32),
     "group_norm_forward sliced": (SLICED, W, None, 2, 1e-5, True, FP32),
+    "group_norm_forward in one pass": (torch.randn(1, 4, 16, 16), W, W, 2, 1e-5, True, FP32),
     "group_norm_backward": (X, X, W, W, MEAN, RSTD, 2, True, ALL),
     "group_norm_backward channels last": (X, LAST, W, W, MEAN, RSTD, 2, True, ALL),
     "group_norm_backward of the input": (
