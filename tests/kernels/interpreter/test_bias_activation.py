@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gradwatch.fused import linear_gelu, linear_relu
-from gradwatch.kernels.bias_activation import ACTIVATIONS, bias_activation
+from gradwatch.kernels._bands import plan_bands
+from gradwatch.kernels.bias_activation import _PER_THREAD, ACTIVATIONS, bias_activation
 
 Check = Callable[..., None]
 FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
@@ -154,6 +155,14 @@ def test_the_backward_reads_and_writes_every_tensor_once(
     assert forward <= 1.05 * one * (2 + 1 / 16 if act == "relu" else 2)
     y.backward(torch.ones_like(y))
     assert ledger.bytes - forward <= 1.05 * one * passes
+
+
+@pytest.mark.parametrize("n", [3072, 4096, 16384])
+def test_partial_sums_as_shipped_stay_within_the_floor(n: int) -> None:
+    rows, floor = 16384, 2 * (2 + 1 / 16)
+    plan = plan_bands(rows, n, torch.device("cpu"), per_thread=_PER_THREAD)
+    written_and_read = 8
+    assert plan.bands * written_and_read / rows <= 0.05 * floor
 
 
 @pytest.mark.parametrize(("act", "kept"), [("relu", 4 * 4), ("gelu", 4 * 100 + 100)])
