@@ -1,0 +1,201 @@
+"""BatchNorm with ReLU, and a residual before it, fused; formula in `kernels.batch_norm`."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gradwatch.fused._checks import refuse_call, refuse_module
+
+__all__ = ["batch_norm", "batch_norm_add_relu", "batch_norm_relu", "eligible", "forward"]
+
+_IMAGE_DIMENSIONS = 4
+
+
+def batch_norm(
+    x: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Normalise each channel over the batch, as ``torch.nn.functional.batch_norm``.
+
+    Args:
+        x: Input of shape ``(batch, channels, ...)``, any strides.
+        running_mean: Mean used outside training; in training, updated in place.
+        running_var: Variance used outside training; in training, updated in place (unbiased).
+        weight: Scale of each channel.
+        bias: Shift of each channel.
+        training: Whether to use the statistics of the batch.
+        momentum: Share of the batch in the new running statistics.
+        eps: Added to the variance.
+
+    Returns:
+        The normalised tensor, in the dtype and memory format of x.
+
+    Raises:
+        KernelUnavailableError: Without Triton, or where kernels do not run.
+        ValueError: If x has one value a channel in training, or no running statistics outside it.
+    """
+    if x.numel() == 0:
+        return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+    from gradwatch.kernels.batch_norm import batch_norm as fused
+
+    return fused(
+        x, running_mean, running_var, weight, bias, training=training, momentum=momentum, eps=eps
+    )
+
+
+def batch_norm_relu(
+    x: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Take ``relu(batch_norm(x))``; the backward computes ReLU's mask again from x.
+
+    Args:
+        x: Input of shape ``(batch, channels, ...)``, any strides.
+        running_mean: Mean used outside training; in training, updated in place.
+        running_var: Variance used outside training; in training, updated in place (unbiased).
+        weight: Scale of each channel.
+        bias: Shift of each channel.
+        training: Whether to use the statistics of the batch.
+        momentum: Share of the batch in the new running statistics.
+        eps: Added to the variance.
+
+    Returns:
+        The result, in the dtype and memory format of x.
+
+    Raises:
+        KernelUnavailableError: Without Triton, or where kernels do not run.
+        ValueError: If x has one value a channel in training, or no running statistics outside it.
+    """
+    if x.numel() == 0:
+        return F.relu(
+            F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+        )
+    from gradwatch.kernels.batch_norm import batch_norm as fused
+
+    return fused(
+        x, running_mean, running_var, weight, bias,
+        training=training, momentum=momentum, eps=eps, relu=True,
+    )  # fmt: skip
+
+
+def batch_norm_add_relu(  # noqa: PLR0917 - the order of torch's batch_norm
+    x: Tensor,
+    residual: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Take ``relu(batch_norm(x) + residual)``; ReLU's mask is kept in one bit an element.
+
+    Args:
+        x: Input of shape ``(batch, channels, ...)``, any strides.
+        residual: Added to the normalised tensor; same shape and dtype as x.
+        running_mean: Mean used outside training; in training, updated in place.
+        running_var: Variance used outside training; in training, updated in place (unbiased).
+        weight: Scale of each channel.
+        bias: Shift of each channel.
+        training: Whether to use the statistics of the batch.
+        momentum: Share of the batch in the new running statistics.
+        eps: Added to the variance.
+
+    Returns:
+        The result, in the dtype and memory format of x.
+
+    Raises:
+        KernelUnavailableError: Without Triton, or where kernels do not run.
+        ValueError: If residual is not like x, x has one value a channel in training, or there are
+            no running statistics outside it.
+    """
+    if x.numel() == 0:
+        y = F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+        return F.relu(y + residual)
+    from gradwatch.kernels.batch_norm import batch_norm as fused
+
+    return fused(
+        x, running_mean, running_var, weight, bias, residual=residual,
+        training=training, momentum=momentum, eps=eps, relu=True,
+    )  # fmt: skip
+
+
+def eligible(module: nn.Module, x: Tensor) -> str | None:
+    """Say why the fused layer cannot stand in for a module.
+
+    Args:
+        module: The module.
+        x: An input of it.
+
+    Returns:
+        The reason, or ``None`` if it can.
+    """
+    reason = refuse_module(module, nn.BatchNorm2d)
+    if reason is None and isinstance(module, nn.BatchNorm2d):
+        reason = _refuse(module, x)
+    return reason
+
+
+def forward(self: nn.BatchNorm2d, input: Tensor) -> Tensor:  # noqa: A002 - the stock name
+    """Stand in for ``BatchNorm2d.forward``; what the kernel cannot take goes the stock way."""
+    if _refuse(self, input) is not None:
+        return nn.BatchNorm2d.forward(self, input)
+    use_running = not self.training or self.track_running_stats
+    return batch_norm(
+        input,
+        self.running_mean if use_running else None,
+        self.running_var if use_running else None,
+        self.weight,
+        self.bias,
+        training=_uses_batch(self),
+        momentum=_count_batch(self),
+        eps=self.eps,
+    )
+
+
+def _uses_batch(module: nn.BatchNorm2d) -> bool:
+    return module.training or (module.running_mean is None and module.running_var is None)
+
+
+def _count_batch(module: nn.BatchNorm2d) -> float:
+    """Count the batch as the stock layer does, and return its share in the running statistics."""
+    share = 0.0 if module.momentum is None else module.momentum
+    counter: Tensor | None = module.num_batches_tracked
+    if not (module.training and module.track_running_stats) or counter is None:
+        return share
+    counter.add_(1)
+    # Without a momentum the mean is cumulative; torch, too, reads the counter from the device.
+    return 1.0 / float(counter) if module.momentum is None else share
+
+
+def _refuse(module: nn.BatchNorm2d, x: Tensor) -> str | None:
+    if x.dim() != _IMAGE_DIMENSIONS or x.shape[1] != module.num_features:
+        return f"its input of shape {tuple(x.shape)} is not (batch, {module.num_features}, H, W)"
+    if x.numel() == 0:
+        return "its input is empty"
+    if _uses_batch(module) and x.numel() == x.shape[1]:
+        return "one value a channel has no variance: the stock layer raises"
+    given = module.weight, module.bias, module.running_mean, module.running_var
+    present = [t for t in given if t is not None]
+    if (module.running_mean is None) != (module.running_var is None):
+        return "it has one of the two running statistics"
+    for t in present:
+        if t.dtype not in (x.dtype, torch.float32):
+            return f"its input is {x.dtype}, one of its parameters or buffers {t.dtype}"
+    return refuse_call(x, *present)
