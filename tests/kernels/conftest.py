@@ -1,4 +1,4 @@
-"""Kernels are tested in three legs, each in a process of its own; `test_legs.py` starts them.
+"""Kernels are tested in three legs, each in a process of its own; `test_*_alone.py` start them.
 
 One process cannot both interpret kernels and compile them ahead of time, and Triton reads
 `TRITON_INTERPRET` when a kernel is decorated.
