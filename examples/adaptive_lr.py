@@ -37,11 +37,11 @@ def main(max_steps: int = 300) -> None:
             callbacks=[watch], max_steps=max_steps, accelerator="cpu", logger=False,
             enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
         ).fit(model, images())  # fmt: skip
-        pixels, labels = images().dataset[:]  # type: ignore[index]
+        pixels, labels = images().dataset[:]
         right = (model.net(pixels).argmax(dim=1) == labels).float().mean().item()
         last = told.records[-1].scalars
         factor = next((value for key, value in last.items() if key.startswith("lr/factor")), 1.0)
-        name = adaptive.rule if adaptive else "fixed"
+        name = "fixed" if isinstance(adaptive, bool) else adaptive.rule
         print(f"{name:<8} train accuracy {right:.1%}, factor on the rate at the end {factor:.3g}")
 
 

@@ -29,7 +29,8 @@ class Block(nn.Module):
         hidden_BTT = blank_BT[:, None] | ((place_T[:, None] - place_T).abs() > self.window)
         score_BTT = (q_BTF @ k_BTF.mT / 32**0.5).masked_fill(hidden_BTT, -torch.inf)
         x_BTF = x_BTF + self.out(score_BTT.softmax(dim=-1) @ v_BTF)
-        return x_BTF + self.down(self.up(x_BTF).relu())
+        moved: torch.Tensor = self.down(self.up(x_BTF).relu())
+        return x_BTF + moved
 
 
 class Digits(LightningModule):

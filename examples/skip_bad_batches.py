@@ -16,7 +16,7 @@ def broken_images(
     broken: tuple[int, ...] = (100, 900, 901),
 ) -> DataLoader[tuple[torch.Tensor, ...]]:
     """Give the digits in their order, some with a NaN pixel, as a bad decoder leaves it."""
-    pixels, labels = images().dataset[:]  # type: ignore[index]
+    pixels, labels = images().dataset[:]
     pixels = pixels.clone()
     pixels[list(broken), 4, 4] = float("nan")
     return DataLoader(TensorDataset(pixels, labels), batch_size=64)

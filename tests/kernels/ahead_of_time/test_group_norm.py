@@ -1,6 +1,7 @@
 """The machine code of GroupNorm and SiLU, for each dtype and memory format."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -86,7 +87,7 @@ def test_odd_channels_compile_without_spills(compiled: Compiled) -> None:
 def test_another_batch_compiles_nothing_new(compiled: Compiled) -> None:
     case, architecture = ALIGNED[1]
     one, other = (
-        compiled(lambda n=n: both_passes(case._replace(shape=(n, 320, 8, 8))), architecture)
+        compiled(partial(both_passes, case._replace(shape=(n, 320, 8, 8))), architecture)
         for n in (2, 77)
     )
     assert [b.key for b in one] == [b.key for b in other]

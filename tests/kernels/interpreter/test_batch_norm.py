@@ -92,12 +92,12 @@ def outcome(
     running = [s.to(dtype or s.dtype) for s in running]
     w, b = [*rest, None, None][:2]
     if stock:
-        y = F.batch_norm(x, *running, w, b, case.training, 0.3)
+        y = F.batch_norm(x, running[0], running[1], w, b, case.training, 0.3)
         y = y if residual is None else y + residual
         y = F.relu(y) if case.relu else y
     else:
         y = batch_norm(
-            x, *running, w, b, residual=residual,
+            x, running[0], running[1], w, b, residual=residual,
             training=case.training, momentum=0.3, relu=case.relu,
         )  # fmt: skip
     grads = torch.autograd.grad(y, leaves, dy.to(y.dtype))
@@ -218,11 +218,12 @@ def test_relu_lets_nan_through_and_stops_at_zero_as_the_stock_one() -> None:
     x = torch.tensor([-1.0, 0.0, 2.0, float("nan")]).view(1, 1, 1, 4)
     mean, var, r, dy = torch.zeros(1), torch.ones(1), torch.zeros_like(x), torch.ones_like(x)
     results = []
-    for call in (
+    calls: list[Callable[[Tensor], Tensor]] = [
         lambda x: batch_norm_add_relu(x, r, mean, var),
         lambda x: batch_norm_relu(x, mean, var),
         lambda x: F.relu(F.batch_norm(x, mean, var)),
-    ):
+    ]
+    for call in calls:
         leaf = x.clone().requires_grad_()
         y = call(leaf)
         y.backward(dy)

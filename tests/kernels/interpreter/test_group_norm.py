@@ -86,13 +86,15 @@ def gradients(y: Tensor, inputs: list[Tensor], dy: Tensor) -> list[Tensor]:
 
 def fused(case: Case, inputs: list[Tensor], dy: Tensor) -> list[Tensor]:
     x, *affine = inputs
-    y = group_norm(x, case.groups, *affine, silu=case.silu, dtype=case.y)
+    w, b = [*affine, None, None][:2]
+    y = group_norm(x, case.groups, w, b, silu=case.silu, dtype=case.y)
     return gradients(y, inputs, dy)
 
 
 def stock(case: Case, inputs: list[Tensor], dy: Tensor, dtype: torch.dtype) -> list[Tensor]:
     x, *affine = copies = [t.detach().to(dtype).requires_grad_() for t in inputs]
-    y = F.group_norm(x, case.groups, *affine)
+    w, b = [*affine, None, None][:2]
+    y = F.group_norm(x, case.groups, w, b)
     return gradients(F.silu(y) if case.silu else y, copies, dy)
 
 
