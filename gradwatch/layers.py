@@ -191,12 +191,15 @@ def execution_order(names: Sequence[str], called: Iterable[str]) -> tuple[str, .
     order = [name for name in dict.fromkeys(called) if name in known]
     if not order:
         return tuple(names)
-    before, placed = "", set(order)
+    placed, before = set(order), ""
+    behind: dict[str, list[str]] = {}
     for name in names:
-        if name not in placed:
-            order.insert(order.index(before) + 1 if before else 0, name)
-        before = name
-    return tuple(order)
+        if name in placed:
+            before = name
+        else:
+            behind.setdefault(before, []).append(name)
+    first = behind.get("", [])
+    return (*first, *(each for name in order for each in (name, *behind.get(name, []))))
 
 
 def match(option: str, patterns: Sequence[str], names: Sequence[str]) -> frozenset[str]:

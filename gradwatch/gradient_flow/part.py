@@ -175,16 +175,18 @@ class GradientFlow(Part):
             marked = judged & (track.vanishing > 0)
             place = where_it_vanishes(flow.grad_norm, self._usable(flow), marked)
             yield wording.vanishing(reading, place, int(marked.sum()))
-        for layer in np.flatnonzero(judged & (track.zero >= patience)):
-            yield wording.dead(reading, int(layer), patience)
+        dead = judged & (track.zero == patience)
+        if dead.any():
+            yield wording.dead(reading, dead, patience)
         cut_off = judged & ~flow.has_grad & ~flow.frozen
         # Only the first step's calls are known: later an expert may just be idle.
         if track.steps == 1 and flow.called is not None:
             track.cut = cut_off & flow.called
         if track.steps == 1 and track.cut.any():
             yield wording.disconnected(reading, track.cut)
-        for layer in np.flatnonzero(cut_off & ~track.cut & (track.missing >= patience)):
-            yield wording.unused(reading, int(layer), patience)
+        idle = cut_off & ~track.cut & (track.missing == patience)
+        if idle.any():
+            yield wording.unused(reading, idle, patience)
         stale = {name: norm for name, norm in reading.stale.items() if name in self._chosen}
         if stale:
             yield wording.never_cleared(reading, stale)

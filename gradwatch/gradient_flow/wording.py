@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gradwatch.readings import BoolArray, FloatArray, StepReading
 
 AMONG_FASTEST = 0.1
+MOST_NAMES = 8
 
 
 def vanishing(reading: StepReading, place: Vanishing, count: int) -> Finding:
@@ -43,18 +44,20 @@ def vanishing(reading: StepReading, place: Vanishing, count: int) -> Finding:
     )
 
 
-def dead(reading: StepReading, layer: int, patience: int) -> Finding:
-    """Word a layer whose gradient is exactly zero."""
+def dead(reading: StepReading, marked: BoolArray, patience: int) -> Finding:
+    """Word layers whose gradient became exactly zero together, under the one nearest the loss."""
+    layer = int(np.flatnonzero(marked)[-1])
     return Finding(
         rule="dead",
         layer=reading.flow.layers[layer],
         severity="warning",
         step=reading.step,
-        summary=f"its gradient has been exactly zero for {patience} steps",
+        summary=f"its gradient has been exactly zero for {patience} steps{_others(marked)}",
         evidence={
             "grad_norm": 0.0,
             "weight_norm": float(reading.flow.weight_norm[layer]),
             "steps": patience,
+            **_listed(reading, marked),
         },
         cause="every unit behind it is switched off (ReLU below zero), multiplied by a weight "
         "that stays zero, or masked",
@@ -71,7 +74,7 @@ def disconnected(reading: StepReading, cut_off: BoolArray) -> Finding:
     last, behind = layers[int(places[-1])], layers[int(reached[0])] if reached else "the loss"
     where = f"inside {inside}" if inside else f"between {last} and {behind}"
     evidence: dict[str, int | str] = {
-        "layers_without_gradient": ", ".join(layers[int(i)] for i in places[:8]),
+        "layers_without_gradient": ", ".join(layers[int(i)] for i in places[:MOST_NAMES]),
         "count": len(places),
         "next_layer_with_gradient": behind,
     }
@@ -88,15 +91,15 @@ def disconnected(reading: StepReading, cut_off: BoolArray) -> Finding:
     )
 
 
-def unused(reading: StepReading, layer: int, patience: int) -> Finding:
-    """Word a layer that did not take part."""
+def unused(reading: StepReading, marked: BoolArray, patience: int) -> Finding:
+    """Word layers that did not take part, under the one nearest the loss."""
     return Finding(
         rule="unused",
-        layer=reading.flow.layers[layer],
+        layer=reading.flow.layers[int(np.flatnonzero(marked)[-1])],
         severity="info",
         step=reading.step,
-        summary=f"it got no gradient for {patience} steps in a row",
-        evidence={"steps": patience},
+        summary=f"it got no gradient for {patience} steps in a row{_others(marked)}",
+        evidence={"steps": patience, **_listed(reading, marked)},
         cause="the forward does not use this layer, or nothing of it reaches the loss",
         remedy="nothing if that is meant (an idle expert, an unused head); else call it, or "
         "freeze it so that it is not optimized",
@@ -105,7 +108,7 @@ def unused(reading: StepReading, layer: int, patience: int) -> Finding:
 
 def never_cleared(reading: StepReading, stale: Mapping[str, float]) -> Finding:
     """Word gradients that nobody clears."""
-    layer = max(stale, key=lambda name: stale[name])
+    layer = next(name for name in reading.flow.layers if name in stale)
     return Finding(
         rule="never_cleared",
         layer=layer,
@@ -165,6 +168,16 @@ def jumped(reading: StepReading, factor: float) -> Finding:
 def _strongest(reading: StepReading, among: BoolArray) -> str:
     norms = np.where(among, np.nan_to_num(reading.flow.grad_norm), -1.0)
     return reading.flow.layers[int(np.argmax(norms))]
+
+
+def _others(marked: BoolArray) -> str:
+    count = int(marked.sum()) - 1
+    return f", and that of {count} other layer(s) with it" if count else ""
+
+
+def _listed(reading: StepReading, marked: BoolArray) -> dict[str, Evidence]:
+    names = [reading.flow.layers[int(place)] for place in np.flatnonzero(marked)]
+    return {"layers": ", ".join(names[:MOST_NAMES])} if len(names) > 1 else {}
 
 
 def _clipped(reading: StepReading) -> str:
