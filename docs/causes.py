@@ -82,7 +82,7 @@ def entry(row: Row, example: Example) -> str:
     remedy = row.remedy.replace("{operation}", "the operation")
     return f"""\
 <a id="{row.name}"></a>
-## {row.title}
+### {row.title}
 
 `{row.name}`: in the {row.phase or "forward or backward"} pass of {operations}; shown here in \
 {", ".join(example.dtypes)}, blamed on {_place(example)}.
