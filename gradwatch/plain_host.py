@@ -84,6 +84,14 @@ class PlainHost:
         self._grads = {index: own for index, own in self._grads.items() if index in forwards}
         self._autocast = {index: own for index, own in self._autocast.items() if index in forwards}
 
+    def kept_bytes(self, forward: int) -> int:
+        """Tell how large the gradients kept for a forward are.
+
+        Args:
+            forward: Its index.
+        """
+        return sum(each.nbytes for each in self._grads.get(forward, []) if each is not None)
+
     def leave(self, output: object, begins: Callable[[], object]) -> None:
         """Wait for the gradient at each tensor of the output; the first one begins a backward.
 

@@ -56,6 +56,7 @@ class Watch:
     ) -> None:
         """Set the hooks."""
         self._session, self._host = session, host
+        session.window.beside = host.kept_bytes
         # Optimizers that were looked at since the last forward, and whether they have stepped.
         self._looked: dict[Optimizer, bool] = {}
         self._undo = Undo()

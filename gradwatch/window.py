@@ -11,6 +11,8 @@ from gradwatch.non_finite.capture import hold
 from gradwatch.norms import NormPlan, measurable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor, nn
 
     from gradwatch.non_finite.capture import Held
@@ -69,7 +71,10 @@ class Window:
     Args:
         model: The model whose gradients accumulate.
         keep: Whether micro-batches are held for a replay.
-        byte_budget: Most bytes of batches held; beyond it the oldest are let go.
+        byte_budget: Most bytes held; beyond it the oldest are let go.
+
+    Attributes:
+        beside: Gives the bytes a loop holds beside a batch, by the batch's index.
     """
 
     def __init__(self, model: nn.Module, *, keep: bool, byte_budget: int) -> None:
@@ -78,6 +83,7 @@ class Window:
         self.device = self._parameters[0].device if self._parameters else torch.device("cpu")
         self._flags = Flags(self.device)
         self.keeps, self._budget = keep, byte_budget
+        self.beside: Callable[[int], int] = _nothing
         self.clear()
 
     def clear(self) -> None:
@@ -148,12 +154,17 @@ class Window:
             if self._flags.finite(number):
                 self._drop(number)
         held = [micro for micro in self.micro_batches if micro.held is not None]
-        total = sum(micro.held.bytes for micro in held if micro.held is not None)
-        for micro in held:
-            if total <= self._budget or micro.held is None:
+        costs = [self._bytes(micro) for micro in held]
+        total = sum(costs)
+        for micro, cost in zip(held, costs, strict=True):
+            if total <= self._budget:
                 break
-            total -= micro.held.bytes
+            total -= cost
             self._drop(micro.number)
+
+    def _bytes(self, micro: MicroBatch) -> int:
+        own = micro.held.bytes if micro.held is not None else 0
+        return own + self.beside(micro.batch_index)
 
     def held_batches(self) -> set[int]:
         """Give the indices of the batches that may be run again."""
@@ -168,3 +179,7 @@ class Window:
             if self._flags.finite(number) is False:
                 return number
         return max(len(self.micro_batches) - 1, 0)
+
+
+def _nothing(_index: int) -> int:
+    return 0

@@ -17,6 +17,14 @@ from torchmetrics import MeanMetric
 
 from gradwatch import NonFiniteGradientError, NonFiniteOptions, watch
 from gradwatch.cli import ANOTHER, BAD_USE, SAME, main, run_replay
+from gradwatch.non_finite.blame import (
+    NO_REPLAY,
+    NOT_REPRODUCIBLE,
+    NOT_RESTORABLE,
+    ONLY_COMPILED,
+    REPRODUCIBLE,
+)
+from gradwatch.non_finite.verdicts import MEANINGS, meaning_of
 from tests.kit import build, fit, make_half, watcher
 
 ROOT = Path(__file__).parents[1]
@@ -184,6 +192,13 @@ def test_the_same_fault_is_found_under(name: str, capsys: pytest.CaptureFixture[
     assert_told_twice(capsys.readouterr().out)
 
 
+def test_each_verdict_is_told_with_what_it_means_and_what_to_do() -> None:
+    verdicts = (REPRODUCIBLE, NOT_RESTORABLE, NOT_REPRODUCIBLE, ONLY_COMPILED, NO_REPLAY)
+    assert MEANINGS.keys() == set(verdicts)
+    assert all(each.means and each.next_step for each in MEANINGS.values())
+    assert meaning_of(f"{NO_REPLAY}: out of memory: 3 GiB") == MEANINGS[NO_REPLAY]
+
+
 def test_a_mended_model_does_not_show_the_fault(capsys: pytest.CaptureFixture[str]) -> None:
     bundle = keep_lightning()
     assert run_replay(bundle, "tests.test_cli_replay:make_mended") == ANOTHER
@@ -198,7 +213,10 @@ def test_other_random_numbers_show_as_a_state_that_is_not_restored(
     saved["random"]["numpy"]["pos"] = 3
     torch.save(saved, bundle)
     run_replay(bundle, "tests.test_cli_replay:Lit")
-    assert "now: state not restorable)" in capsys.readouterr().out
+    output = capsys.readouterr().out
+    assert "now: state not restorable)" in output
+    assert "means: the replayed loss is not the original, bit for bit" in output
+    assert "next: look for state that the step itself moves" in output
 
 
 def keep_text() -> Path:

@@ -25,6 +25,7 @@ from gradwatch.non_finite.describe import finding_of
 from gradwatch.non_finite.program import ModelProgram, Program, Suspects
 from gradwatch.non_finite.recipe import Recipe
 from gradwatch.non_finite.replay import investigate
+from gradwatch.non_finite.verdicts import meaning_of
 
 
 class BundleError(ConfigurationError):
@@ -55,9 +56,11 @@ class Again:
         """Give everything as lines of text."""
         outcome = "the same fault" if self.same else "not the fault that was told then"
         verdicts = f"{outcome} (then: {self.verdict_then}; now: {self.verdict_now})"
+        meaning = meaning_of(self.verdict_now)
         notes = [f"note: {note}" for note in self.notes]
         told = ["told then", *self.then.lines(), "", "replayed now", *self.now.lines(), ""]
-        return [*told, *notes, f"verdict: {verdicts}"]
+        words = [f"means: {meaning.means}", f"next: {meaning.next_step}"]
+        return [*told, *notes, f"verdict: {verdicts}", *words]
 
 
 def load_bundle(path: Path) -> dict[str, Any]:

@@ -93,6 +93,11 @@ def test_all_ranks_raise_alike_and_keep_their_weights(ranks: list[dict[str, Any]
         assert differences(rank["one step"], rank["raised"]["weights"]) == []
 
 
+def test_the_bundle_holds_the_batch_of_the_guilty_rank(ranks: list[dict[str, Any]]) -> None:
+    for rank in ranks:
+        assert rank["raised"]["bad_in_bundle"] == [2]
+
+
 def test_norms_of_sharded_gradients_are_those_of_the_whole_on_every_rank(
     ranks: list[dict[str, Any]],
 ) -> None:

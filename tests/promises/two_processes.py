@@ -67,7 +67,10 @@ def raised() -> dict[str, Any]:
         fit(module, [callback], make_own_loader(ON_RANK_1), **DDP)
     except NonFiniteGradientError as error:
         weights = {name: each.detach().clone() for name, each in module.named_parameters()}
-        return {**tell(callback, sink), "error": str(error), "weights": weights}
+        bundle = torch.load(str(error.finding.evidence["bundle"]), weights_only=True)
+        batch = bundle["batch"][0].isnan().any(dim=(1, 2, 3)).nonzero().flatten().tolist()
+        told = {"error": str(error), "weights": weights, "bad_in_bundle": batch}
+        return {**tell(callback, sink), **told}
     return {}
 
 
