@@ -1,6 +1,6 @@
 """Step time under GradWatch and under its alternatives, interleaved in one run.
 
-Run: python tests/benchmarks/overhead.py [--rounds 12] [--models wide] [--picture overhead.png]
+Run: python tests/benchmarks/overhead.py [--rounds 12] [--models wide] [--picture runs/overhead.png]
 
 Every variant trains in a process of its own, and one of them runs at a time: a block of steps,
 then the next variant's. Each block stands between two blocks of the bare Trainer and is
@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import wandb
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import WandbLogger
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -164,7 +165,9 @@ class Baton(Callback):
         self.pipe, self.steps, self.clock = pipe, steps, CLOCKS[clock]
         self.done, self.began = 0, 0.0
 
-    def on_train_batch_start(self, trainer: Trainer, *_: object) -> int | None:
+    def on_train_batch_start(  # type: ignore[override] # -1 ends an epoch; the types do not say so
+        self, trainer: Trainer, *_: object
+    ) -> int | None:
         if self.done % self.steps == 0:
             if self.done:
                 self.pipe.send(self.clock() - self.began)
@@ -181,6 +184,7 @@ def train(setting: Setting, name: str, pipe: Connection, args: argparse.Namespac
     warnings.filterwarnings("ignore")
     for chatter in ("lightning.pytorch", "pytorch_lightning", "lightning.fabric"):
         logging.getLogger(chatter).setLevel(logging.ERROR)
+    wandb.setup(wandb.Settings(silent=True))
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
@@ -266,7 +270,7 @@ def report(title: str, blocks: dict[str, Blocks], step_ms: float, steps: int) ->
     """Give one setting's table."""
     count = len(next(iter(blocks.values())).own)
     head = f"{title}: {step_ms:.1f} ms a step bare, {count} blocks of {steps} steps each"
-    rows = [("", "median", "quartiles", "whole run")]
+    rows: list[tuple[str, ...]] = [("", "median", "quartiles", "whole run")]
     rows += [(name, *own.cells()) for name, own in blocks.items()]
     return "\n".join([head, *(f"  {a:<31}{b:>8}{c:>18}{d:>11}" for a, b, c, d in rows)])
 
@@ -297,19 +301,19 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu on a shared machine")
     parser.add_argument("--models", nargs="+", choices=SETTINGS, default=list(SETTINGS))
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
-    parser.add_argument("--picture", type=Path, default=Path("overhead.png"))
+    parser.add_argument("--picture", type=Path, default=Path("runs/overhead.png"))
     return parser.parse_args()
 
 
 def main() -> None:
     """Measure, print the tables, draw the picture."""
     args = parsed()
+    args.picture.parent.mkdir(parents=True, exist_ok=True)
     picture, names = args.picture.resolve(), [name for name in args.variants if name != BARE]
     columns = BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn()
     results = {}
     with tempfile.TemporaryDirectory() as folder, Progress(*columns) as bar:
         os.chdir(folder)
-        os.environ["WANDB_SILENT"] = "true"
         task = bar.add_task("", total=len(args.models) * args.rounds * len(names))
         for setting in map(SETTINGS.__getitem__, args.models):
             bar.update(task, description=setting.title)
