@@ -10,7 +10,7 @@ from gradwatch.callbacks.bases import CallbackBase
 from gradwatch.callbacks.host import LightningHost
 from gradwatch.callbacks.outputs import Configuration, sinks_of
 from gradwatch.callbacks.wiring import attach
-from gradwatch.errors import ConfigurationError, NonFiniteGradientError
+from gradwatch.errors import ConfigurationError, GradwatchError, NonFiniteGradientError
 from gradwatch.session import Session, SessionOptions
 from gradwatch.undo import Undo
 
@@ -82,6 +82,20 @@ class MonitorCallback(CallbackBase):
         if type(trainer.strategy).__name__ == "DeepSpeedStrategy":
             log.warning(IN_ENGINE)
             return
+        try:
+            self._open(trainer, pl_module, together)
+        except GradwatchError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a monitor never takes a run down
+            log.warning("gradwatch could not be attached, the run goes on unwatched: %r", error)
+            self._close()
+
+    def _open(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        together: Sequence[MonitorCallback],
+    ) -> None:
         joint = _joined([callback.configuration for callback in together])
         parts = [part for callback in together for part in callback.parts]
         host = LightningHost(trainer, checkpoint=joint.checkpoint)
@@ -133,7 +147,13 @@ class MonitorCallback(CallbackBase):
         if session is None or host is None or not host.keeps_checkpoint:
             return
         if isinstance(exception, NonFiniteGradientError):
-            trainer.save_checkpoint(host.checkpoint_path(exception.finding.step))
+            path = host.checkpoint_path(exception.finding.step)
+            try:
+                trainer.save_checkpoint(path)
+            except Exception as error:  # noqa: BLE001 - the finding must not be lost over it
+                log.warning(
+                    "gradwatch: the intact weights could not be kept in %s: %s", path, error
+                )
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Take everything off."""

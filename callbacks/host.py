@@ -47,7 +47,8 @@ class LightningHost:
         """Keep a weak reference."""
         self._trainer = weakref.ref(trainer)
         self._moves_within = any(evaluates_again(own) for own in trainer.optimizers)
-        self.keeps_checkpoint = checkpoint and not self._moves_within
+        dry = bool(getattr(trainer, "fast_dev_run", False))
+        self.keeps_checkpoint = checkpoint and not self._moves_within and not dry
         self.arity = 2
         self.steps_in_batch = 0
 

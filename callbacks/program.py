@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from gradwatch.non_finite.recipe import Kind, Recipe
 from gradwatch.undo import Undo, patch_instance
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     import lightning.pytorch as pl
 
@@ -132,6 +133,13 @@ class ManualProgram:
         torch.autograd.backward(self._loss, *args, **kwargs)
 
 
+def _config(module: pl.LightningModule) -> dict[str, Any]:
+    """Give what the module was made with, as far as it says; names of Lightning's own left out."""
+    own = module.hparams
+    known = own.items() if isinstance(own, Mapping) else ()
+    return {name: value for name, value in known if not name.startswith("_")}
+
+
 def _toggled(trainer: pl.Trainer) -> dict[Tensor, bool]:
     """Tell for which parameters a toggled optimizer has set aside whether they train."""
     states: Any = trainer.lightning_module._param_requires_grad_state  # noqa: SLF001 - no public way
@@ -157,7 +165,7 @@ def recipe_of(trainer: pl.Trainer, kind: Kind, *, arity: int, unscaled: bool) ->
         precision=str(trainer.precision),
         step=trainer.global_step,
         epoch=trainer.current_epoch,
-        config=dict(trainer.lightning_module.hparams),
+        config=_config(trainer.lightning_module),
     )
 
 

@@ -74,8 +74,11 @@ def run_replay(bundle: Path, model: str) -> int:
     except BundleError as error:
         sys.stderr.write(f"gradwatch: {error}\n")
         return BAD_USE
+    except Exception as error:  # noqa: BLE001 - left to Python it would exit with "not reproduced"
+        sys.stderr.write(f"gradwatch: {bundle} cannot be replayed: {error!r}\n")
+        return BAD_USE
     sys.stdout.write("\n".join([*again.lines(), ""]))
-    return SAME if again.same else ANOTHER
+    return (SAME if again.same else ANOTHER) if again.ran else BAD_USE
 
 
 if __name__ == "__main__":

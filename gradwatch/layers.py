@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 
 from torch import nn
 from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.optim import Optimizer
 
 from gradwatch.errors import ConfigurationError, nearest
 from gradwatch.findings import ROOT
@@ -225,3 +226,13 @@ def match(option: str, patterns: Sequence[str], names: Sequence[str]) -> frozens
             raise ConfigurationError(message)
         chosen |= hits
     return frozenset(chosen)
+
+
+def flattened(optimizer: Optimizer) -> tuple[list[nn.Parameter], list[int]]:
+    """Give an optimizer's parameters in the order of its groups, each with its group's number."""
+    parameters: list[nn.Parameter] = []
+    group: list[int] = []
+    for number, held in enumerate(optimizer.param_groups):
+        parameters += held["params"]
+        group += [number] * len(held["params"])
+    return parameters, group

@@ -13,14 +13,15 @@ import numpy as np
 import torch
 
 from gradwatch.boarding import board, collect, united_norms
-from gradwatch.norms import RELIABLE, NormGroup, NormPlan, as_plain, measurable
+from gradwatch.layers import flattened
+from gradwatch.norms import RELIABLE, NormGroup, NormPlan, measurable, nonzero_count
 from gradwatch.readings import FlowReading, ParameterReading
 from gradwatch.transfer import Transfer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torch import Tensor, nn
+    from torch import Tensor
     from torch.optim import Optimizer
 
     from gradwatch.layers import LayerMap
@@ -52,7 +53,7 @@ class OptimizerView:
 
     def __init__(self, optimizer: Optimizer, layers: LayerMap, order: Sequence[str]) -> None:
         """Take the parameters down once; `is_current` tells when that is out of date."""
-        self.parameters, group = _flattened(optimizer)
+        self.parameters, group = flattened(optimizer)
         owners = [layers.owner(parameter) for parameter in self.parameters]
         held = set(owners)
         rest = dict.fromkeys(owner for owner in owners if owner not in set(order))
@@ -74,7 +75,7 @@ class OptimizerView:
 
     def is_current(self, optimizer: Optimizer) -> bool:
         """Tell whether the optimizer still holds the same parameters in the same order."""
-        now, _ = _flattened(optimizer)
+        now, _ = flattened(optimizer)
         return len(now) == len(self.parameters) and all(map(operator.is_, now, self.parameters))
 
     def load(self, transfer: Transfer, *, weights: bool) -> None:
@@ -86,7 +87,8 @@ class OptimizerView:
         """
         grads = self._gradients()
         grad_groups = self._plans[0].measure(grads, self._exact[0]) if self._plans else []
-        weight_groups = self._weight_groups() if weights else []
+        again = weights or bool(np.isinf(self._weight_norm).any())
+        weight_groups = self._weight_groups() if again else []
         self._loaded = (grad_groups, weight_groups)
         board(transfer, "grad", grad_groups)
         board(transfer, "weight", weight_groups)
@@ -274,9 +276,12 @@ class OptimizerView:
     def load_zeros(self, transfer: Transfer) -> None:
         """Put the number of non-zero gradient entries on board, per parameter."""
         grads = [self.parameters[position].grad for position in self._present]
-        counts = [torch.count_nonzero(as_plain(grad)) for grad in grads if grad is not None]
-        if counts:
-            transfer.add("nonzero", torch.stack(counts))
+        by_device: dict[torch.device, list[Tensor]] = {}
+        for grad in grads:
+            if grad is not None:
+                by_device.setdefault(grad.device, []).append(nonzero_count(grad))
+        if len(by_device) == 1:
+            transfer.add("nonzero", torch.stack(next(iter(by_device.values()))))
 
     def zero_fraction(self, nonzero: FloatArray) -> FloatArray:
         """Give the share of exactly zero gradient entries per layer, NaN without gradient."""
@@ -290,12 +295,3 @@ class OptimizerView:
         layer = self._layer[self._present]
         summed = np.bincount(layer, weights=values, minlength=len(self.layers))
         return np.asarray(summed, dtype=np.float64)
-
-
-def _flattened(optimizer: Optimizer) -> tuple[list[nn.Parameter], list[int]]:
-    parameters: list[nn.Parameter] = []
-    group: list[int] = []
-    for number, held in enumerate(optimizer.param_groups):
-        parameters += held["params"]
-        group += [number] * len(held["params"])
-    return parameters, group

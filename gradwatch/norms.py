@@ -69,6 +69,17 @@ def as_plain(tensor: Tensor) -> Tensor:
     return tensor if tensor.dtype in PLAIN else tensor.float()
 
 
+def nonzero_count(tensor: Tensor) -> Tensor:
+    """Count the entries that are not zero: 0-d, NaN for a DTensor of which only a part is here."""
+    if isinstance(tensor, DTensor):
+        return torch.full((), torch.nan, device=tensor.to_local().device)
+    if tensor.layout is torch.sparse_coo:
+        tensor = tensor.coalesce().values()
+    elif tensor.layout is not torch.strided:
+        tensor = tensor.values()
+    return torch.count_nonzero(tensor).float()
+
+
 def scaled_norm(tensor: Tensor) -> Tensor:
     """Measure one tensor scaled by its maximum: right over the whole range of its dtype.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from gradwatch.window import MicroBatch, Window
 
 LET_GO = "its batch was let go to keep within the byte budget"
+ALONE = "another rank cannot run its micro-batch again, and a replay is every rank's or none's"
 NOT_WANTED = "replays are turned off"
 
 
@@ -86,10 +88,12 @@ class StepScene:
 
         A process by itself goes on to the others, where several forwards share a backward.
         """
-        bad = [i for i, loss in enumerate(self._reading.losses) if not np.isfinite(loss)]
+        micro, losses = self._window.micro_batches, self._reading.losses
+        # By hand a batch may have several losses; then they do not tell the micro-batch.
+        told = losses if len(losses) == len(micro) else ()
+        bad = [i for i, loss in enumerate(told) if not np.isfinite(loss)]
         own = min([self._window.first_bad(), *bad])
         number = self._ranks.smallest(own, self._window.device)
-        micro = self._window.micro_batches
         others = [own for own in reversed(micro) if own.number != number and own.held]
         return [micro[number], *(others if self._ranks.count == 1 else ())]
 
@@ -127,17 +131,26 @@ class StepScene:
             loss=None if unscaled else micro.root,
             order=self._order,
         )
-        if micro.held is None:
-            return fallback(suspects, LET_GO if self._window.keeps else NOT_WANTED)
-        try:
-            program = self._host.program(micro.held, unscaled=unscaled)
-        except Exception as error:  # noqa: BLE001 - the sentinel's word stands without a replay
-            program = f"{type(error).__name__}: {error}"
-        if isinstance(program, str):
-            return fallback(suspects, program, micro.held)
-        blame = investigate(self._model, micro.held, program, suspects)
-        self._remember(micro.held, program, suspects, blame)
+        program = self._program(micro, unscaled=unscaled)
+        can = int(micro.held is not None and not isinstance(program, str))
+        together = self._ranks.smallest(can, self._window.device)
+        if micro.held is None or isinstance(program, str) or not together:
+            return fallback(suspects, program if isinstance(program, str) else ALONE, micro.held)
+        lockstep = self._ranks.count > 1
+        blame = investigate(self._model, micro.held, program, suspects, lockstep=lockstep)
+        # A recipe only makes the bundle: its failure must not cost the blame.
+        with contextlib.suppress(Exception):
+            self._remember(micro.held, program, suspects, blame)
         return blame
+
+    def _program(self, micro: MicroBatch, *, unscaled: bool) -> Program | str:
+        """Give the way to run a micro-batch again, or why there is none."""
+        if micro.held is None:
+            return LET_GO if self._window.keeps else NOT_WANTED
+        try:
+            return self._host.program(micro.held, unscaled=unscaled)
+        except Exception as error:  # noqa: BLE001 - the sentinel's word stands without a replay
+            return f"{type(error).__name__}: {error}"
 
     def _remember(self, held: Held, program: Program, suspects: Suspects, blame: Blame) -> None:
         tried = Tried(

@@ -176,7 +176,8 @@ class Session:
         """
         before = self._ranks.exchanges
         self._before_step(optimizer)
-        if self.off and self._ranks.count > 1 and self._ranks.exchanges == before:
+        exchanging = self._ranks.count > 1 and self._needs.norms
+        if self.off and exchanging and self._ranks.exchanges == before:
             self._ranks.worst(torch.full((), OFF, device=self.window.device))
 
     @contained

@@ -168,7 +168,8 @@ class GradientFlow(Part):
 
     def _over_depth(self, track: Track, reading: StepReading) -> Iterator[Finding]:
         patience, flow = self.options.patience, reading.flow
-        judged = np.asarray([name in self._chosen for name in flow.layers], dtype=np.bool_)
+        every = self.options.layers == ("*",)
+        judged = np.asarray([every or name in self._chosen for name in flow.layers], dtype=np.bool_)
         wait = np.where(track.born_zero, WAKING * patience, patience)
         late = judged & (track.vanishing >= wait)
         if late.any() and (late & ~is_rising(np.asarray(track.history))).any():

@@ -12,7 +12,7 @@ from gradwatch.findings import Finding
 from gradwatch.memory.phases import StepMemory, cross, latest, memory_scalars
 from gradwatch.memory.rules import RULES, MemoryOptions
 from gradwatch.memory.snapshot import MemorySnapshot, MemorySource, source_in_use
-from gradwatch.parts import Border, Part
+from gradwatch.parts import Border, Needs, Part
 from gradwatch.readings import StepReading
 
 
@@ -30,6 +30,7 @@ class MemoryDelta(Part):
     """
 
     name: ClassVar[str] = "memory_delta"
+    needs = Needs(norms=False)
 
     def __init__(
         self, options: MemoryOptions | None = None, source: MemorySource | None = None

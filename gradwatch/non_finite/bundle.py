@@ -113,7 +113,7 @@ def _compose(
     bundle = {
         **_about(tried, finding),
         "batch": packer.pack(tried.held.batch, "batch") if batch_fits else None,
-        "recipe": packer.pack(bare.plain(), "recipe"),
+        "recipe": _packed_recipe(packer, bare),
         "state_dict": packer.pack(_part(state, apart, inside=False), "") if fits else None,
         "buffers": packer.pack(_part(state, apart, inside=True), "") if fits else None,
         "random": pack_random(tried.held.random),
@@ -122,6 +122,14 @@ def _compose(
     named = [f"{each} ({bound})" for each in left_out]
     bundle["left_out"] = [*named, *packer.lost, *_refused(tried.model)]
     return bundle, f"{' and '.join(left_out)}: {bound}" if left_out else ""
+
+
+def _packed_recipe(packer: Packer, recipe: Recipe) -> dict[str, Any]:
+    """Pack a recipe; a hyperparameter that is no primitive is left to its default."""
+    packed: dict[str, Any] = packer.pack(recipe.plain(), "recipe")
+    known = packed["config"].items()
+    packed["config"] = {n: v for n, v in known if v is not None or recipe.config[n] is None}
+    return packed
 
 
 def _about(tried: Tried, finding: Finding) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from gradwatch.errors import ConfigurationError, nearest
 from gradwatch.findings import Finding
 from gradwatch.layers import unwrap, unwrapped
-from gradwatch.non_finite.blame import Blame
+from gradwatch.non_finite.blame import NO_REPLAY, Blame
 from gradwatch.non_finite.bundle import FORMAT, named_state, versions
 from gradwatch.non_finite.bundle_plain import unpack, unpack_random
 from gradwatch.non_finite.capture import Held, hold
@@ -42,6 +42,7 @@ class Again:
         now: The finding of the replay.
         verdict_now: Its verdict.
         same: Whether the same operation of the same layer is at fault again.
+        ran: Whether the step could be run at all.
         notes: What is not as it was: left out of the bundle, another device or version.
     """
 
@@ -50,11 +51,13 @@ class Again:
     now: Finding
     verdict_now: str
     same: bool
+    ran: bool
     notes: tuple[str, ...]
 
     def lines(self) -> list[str]:
         """Give everything as lines of text."""
         outcome = "the same fault" if self.same else "not the fault that was told then"
+        outcome = outcome if self.ran else "the step could not be run"
         verdicts = f"{outcome} (then: {self.verdict_then}; now: {self.verdict_now})"
         meaning = meaning_of(self.verdict_now)
         notes = [f"note: {note}" for note in self.notes]
@@ -78,8 +81,8 @@ def load_bundle(path: Path) -> dict[str, Any]:
     try:
         bundle = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        message = f"{path} cannot be read as a bundle: {type(error).__name__}: {error}"
-        raise BundleError(message.partition("\n")[0]) from error
+        message = f"{path} cannot be read as a bundle: {_told(error)}"
+        raise BundleError(message) from error
     found = bundle.get("format") if isinstance(bundle, dict) else None
     if not isinstance(bundle, dict) or found != FORMAT:
         message = f"{path} is no bundle of format {FORMAT}; its format is {found!r}"
@@ -107,8 +110,8 @@ def find_factory(target: str) -> Callable[..., Any]:
         sys.path.insert(0, "")
     try:
         module = importlib.import_module(place)
-    except ImportError as error:
-        message = f"--model {target}: {place} cannot be imported: {error}"
+    except Exception as error:
+        message = f"--model {target}: {place} cannot be imported: {_told(error)}"
         raise BundleError(message) from error
     factory = getattr(module, name, None)
     if not callable(factory):
@@ -145,7 +148,11 @@ def replay_bundle(path: Path, factory: Callable[..., Any]) -> Again:
 
 
 def _model(factory: Callable[..., Any], recipe: Recipe) -> nn.Module:
-    model = factory(**recipe.config) if inspect.isclass(factory) else factory()
+    try:
+        model = factory(**recipe.config) if inspect.isclass(factory) else factory()
+    except Exception as error:
+        message = f"the factory failed: {_told(error)}"
+        raise BundleError(message) from error
     if not isinstance(model, nn.Module):
         message = f"the factory made {type(model).__name__}, not a torch.nn.Module"
         raise BundleError(message)
@@ -245,5 +252,10 @@ def _compared(bundle: Mapping[str, Any], blame: Blame, notes: tuple[str, ...]) -
         now=finding_of(blame, finding["step"], micro_batches=bundle["micro_batches"]),
         verdict_now=blame.verdict,
         same=same,
+        ran=not blame.verdict.startswith(NO_REPLAY),
         notes=notes,
     )
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]

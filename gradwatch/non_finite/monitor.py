@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from gradwatch.findings import OPTIMIZER, Finding
+from gradwatch.findings import LOSS, OPTIMIZER, Finding
 from gradwatch.gradient_flow.growth import Growth, GrowthState, growth, update_growth
 from gradwatch.non_finite.describe import finding_of
 from gradwatch.non_finite.policy import NonFiniteOptions, Policy, classify
@@ -39,7 +39,8 @@ class NonFinite(Part):
         self.needs = Needs(replay=self.options.replay)
         self._bad_steps = 0
         self._skipped = 0
-        self._in_row = 0
+        self._in_row: dict[str, int] = {}
+        self._told_at: dict[str, int] = {}
         self._scale: float | None = None
         self._growth: dict[str, GrowthState] = {}
         self._bundles = self.options.max_bundles if self.options.bundle else 0
@@ -51,15 +52,18 @@ class NonFinite(Part):
         status = classify(reading, scene)
         self._scale = reading.loss_scale
         if status == "healthy":
-            self._in_row, self._taken_in = 0, None
+            self._in_row[reading.optimizer], self._taken_in = 0, None
             before = self._growth.get(reading.optimizer, GrowthState())
             self._growth[reading.optimizer] = update_growth(before, reading.step, reading.grad_norm)
             return Verdict()
         self._bad_steps += 1
-        self._in_row += 1
+        self._in_row[reading.optimizer] = self._in_row.get(reading.optimizer, 0) + 1
         if status == "overflow":
             return self._overflow(reading, scene)
-        return self._fault(reading, scene, weights=status == "bad_weights")
+        try:
+            return self._fault(reading, scene, weights=status == "bad_weights")
+        except Exception as error:  # noqa: BLE001 - the policy holds, explained or not
+            return Verdict(self._action(reading), (_unexplained(reading, error),))
 
     def judge(self, reading: StepReading) -> tuple[Finding, ...]:  # noqa: ARG002 - guard said it
         """Add nothing: the guard has spoken."""
@@ -68,16 +72,17 @@ class NonFinite(Part):
     def _overflow(self, reading: StepReading, scene: Scene) -> Verdict:
         """Count a scaler's skip; look into the k-th in a row without the scale."""
         self._skipped += 1
-        if self._in_row % self.options.scaler_patience:
+        in_row = self._in_row[reading.optimizer]
+        if in_row % self.options.scaler_patience:
             return self._explained_skip(reading, scene)
         answer = scene.investigate(unscaled=True)
-        skips = {"skipped_in_a_row": self._in_row, "loss_scale": reading.loss_scale or 0.0}
+        skips = {"skipped_in_a_row": in_row, "loss_scale": reading.loss_scale or 0.0}
         if answer.blame.kind:
             finding = _finding(answer, reading)
             finding = replace(
                 finding,
                 evidence={**finding.evidence, **skips},
-                summary=f"{finding.summary}; the scaler has skipped {self._in_row} steps in a row",
+                summary=f"{finding.summary}; the scaler has skipped {in_row} steps in a row",
             )
             return Verdict("proceed", (self._kept(finding, scene),))
         return Verdict("proceed", (_scale_too_high(reading, skips),))
@@ -116,9 +121,11 @@ class NonFinite(Part):
         warns = self.options.policy == "warn"
         if warns and self._taken_in is None and reading.non_finite and not weights:
             self._taken_in = None if _scaler_skips(reading) else reading.step
-        due = not warns or self._in_row % self.options.cooldown == 1
-        if not due:
+        told = self._told_at.get(reading.optimizer)
+        rests = told is not None and 0 <= reading.step - told < self.options.cooldown
+        if warns and rests:
             return Verdict()
+        self._told_at[reading.optimizer] = reading.step
         finding = self._bad_weights(reading) if weights else self._explained(reading, scene)
         finding = replace(finding, summary=f"{finding.summary}{self._consequence(reading)}")
         finding = finding if weights else self._kept(finding, scene)
@@ -129,7 +136,7 @@ class NonFinite(Part):
 
     def _action(self, reading: StepReading) -> Action:
         policy = self.options.policy
-        if policy == "skip" and self._in_row > self.options.max_skips:
+        if policy == "skip" and self._in_row[reading.optimizer] > self.options.max_skips:
             return "raise"
         if policy == "skip" and reading.loss_scale is not None:
             return "proceed"
@@ -140,7 +147,7 @@ class NonFinite(Part):
         told = {
             "raise": "stopped before the update",
             "proceed": "the update goes on (policy 'warn')",
-            "skip": f"the update is skipped ({self._in_row} in a row)",
+            "skip": f"the update is skipped ({self._in_row[reading.optimizer]} in a row)",
         }
         action = self._action(reading)
         if action == "proceed" and _scaler_skips(reading):
@@ -194,17 +201,34 @@ class NonFinite(Part):
         return {
             "bad_steps": self._bad_steps,
             "skipped": self._skipped,
-            "in_row": self._in_row,
+            "in_row": dict(self._in_row),
+            "told_at": dict(self._told_at),
             "growth": {name: state.state_dict() for name, state in self._growth.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from saved counters."""
         self._bad_steps, self._skipped = int(state["bad_steps"]), int(state["skipped"])
-        self._in_row = int(state["in_row"])
+        self._in_row = {name: int(count) for name, count in state["in_row"].items()}
+        self._told_at = {name: int(step) for name, step in state["told_at"].items()}
         self._growth = {
             name: GrowthState.restored(growing) for name, growing in state["growth"].items()
         }
+
+
+def _unexplained(reading: StepReading, error: Exception) -> Finding:
+    return Finding(
+        rule="non_finite",
+        layer=reading.non_finite[-1].rpartition(".")[0] if reading.non_finite else LOSS,
+        severity="error",
+        step=reading.step,
+        summary="non-finite values; what explains them failed",
+        evidence={
+            "bad_parameters": ", ".join(reading.non_finite[:8]),
+            "error": f"{type(error).__name__}: {error}"[:200],
+        },
+        remedy="look at the layer of the last bad parameter first; please report the error",
+    )
 
 
 def _scaler_skips(reading: StepReading) -> bool:

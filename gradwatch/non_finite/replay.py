@@ -43,7 +43,13 @@ MOST_BUFFERS = 3
 
 
 def investigate(
-    model: nn.Module, held: Held, program: Program, suspects: Suspects, *, replays: int = 2
+    model: nn.Module,
+    held: Held,
+    program: Program,
+    suspects: Suspects,
+    *,
+    replays: int = 2,
+    lockstep: bool = False,
 ) -> Blame:
     """Replay a micro-batch, find where the bad value was born, and restore everything.
 
@@ -53,13 +59,15 @@ def investigate(
         program: Runs its forward and backward pass.
         suspects: What was seen to be wrong.
         replays: 1 leaves out the second run, which looks closely and checks the first.
+        lockstep: Other ranks run theirs at the same time: run as often as they do, also
+            where the first run shows no fault, since the step may hold collectives.
 
     Returns:
         The blame; where no replay was possible, the answer from parameter gradients.
     """
     try:
         with rng_preserved(), gradients_aside(model), wandb_muted():
-            return _Investigation(model, held, program, suspects).run(replays)
+            return _Investigation(model, held, program, suspects).run(replays, lockstep=lockstep)
     except Exception as error:  # noqa: BLE001 - the user's code runs here: anything may come
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         return fallback(suspects, reason, held)
@@ -92,7 +100,7 @@ class _Investigation:
         self._trains = [(each, each.requires_grad) for each in model.parameters()]
         self._snapshot = Snapshot(model, (tensor for _, tensor in held.tensors()))
 
-    def run(self, replays: int) -> Blame:
+    def run(self, replays: int, *, lockstep: bool) -> Blame:
         trace, probe = Trace(self._model), None
         try:
             roots = self._replay(trace)
@@ -104,6 +112,8 @@ class _Investigation:
             if fault is not None and replays > 1:
                 probe = Probe(fault, around)
                 self._replay(probe)
+            elif lockstep and replays > 1:
+                self._replay(Trace(self._model))
         finally:
             self._snapshot.restore()
         verdict = self._verdict(fault, probe, equal=self._is_equal(roots))
