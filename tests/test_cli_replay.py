@@ -107,6 +107,29 @@ def make_plain() -> nn.Module:
     return Wrapped()
 
 
+def make_failing() -> nn.Module:
+    message = "no weights on this machine"
+    raise OSError(message)
+
+
+class WithParts(Lit):
+    """Made with something that is no primitive; it has a default for it."""
+
+    def __init__(self, scale: float = 1.0, eps: float = 0.0, act: Any = None) -> None:
+        super().__init__(scale, eps)
+        self.act = act or torch.tanh
+        self.save_hyperparameters()
+
+
+def make_choking() -> nn.Module:
+    class Choking(Wrapped):
+        def forward(self, x: Tensor, *, shift: float) -> Tensor:
+            message = "this code has moved on"
+            raise ValueError(message)
+
+    return Choking()
+
+
 def make_narrow() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 2))
 
@@ -179,6 +202,10 @@ KINDS: dict[str, tuple[str, Callable[[], Path]]] = {
     "plain, autocast": ("make_plain", lambda: keep_plain(half=True)),
     "bfloat16": ("Lit", lambda: keep_lightning(precision="bf16-mixed")),
     "a scaler": ("Lit", lambda: keep_lightning(plugins=[make_half()])),
+    "a part as hyperparameter": (
+        "WithParts",
+        lambda: keep_lightning(lambda: WithParts(scale=3.0, act=torch.sin)),
+    ),
     "manual optimization": ("ByHand", lambda: keep_lightning(lambda: ByHand(scale=3.0))),
 }
 
@@ -219,6 +246,15 @@ def test_other_random_numbers_show_as_a_state_that_is_not_restored(
     assert "next: look for state that the step itself moves" in output
 
 
+def test_a_step_that_raises_is_not_called_not_reproduced(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run_replay(keep_plain(), "tests.test_cli_replay:make_choking") == BAD_USE
+    output = capsys.readouterr().out
+    assert "verdict: the step could not be run" in output
+    assert "this code has moved on" in output
+
+
 def keep_text() -> Path:
     path = Path("notes.txt")
     path.write_text("no bundle")
@@ -231,6 +267,11 @@ BAD = {
     "a mistyped factory": (
         "tests.test_cli_replay:make_plan",
         "nearest: 'make_plain'",
+        keep_plain,
+    ),
+    "a factory that fails": (
+        "tests.test_cli_replay:make_failing",
+        "the factory failed: OSError: no weights on this machine",
         keep_plain,
     ),
     "a factory that makes no module": ("tests.test_cli_replay:make_batches", "list", keep_plain),

@@ -265,5 +265,21 @@ def test_a_skip_is_explained_when_asked_and_not_again_within_the_cooldown() -> N
     assert len(explained(2.0**40, explain_skips=True, cooldown=2)) > 2
 
 
+def test_a_skip_of_a_plain_loop_is_explained_too() -> None:
+    sink, model = MemorySink(), nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**20)
+    options = NonFiniteOptions(explain_skips=True)
+    with watch(model, optimizer, scaler=scaler, non_finite=options, console=False, sinks=[sink]):
+        with torch.autocast("cpu", torch.float16):
+            out = model(torch.randn(8, 4))
+        scaler.scale(out.float().sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    (finding,) = sink.findings
+    assert (finding.rule, finding.severity, finding.layer) == ("loss_scale", "info", "2")
+    assert "backward of aten::" in finding.summary
+
+
 def test_a_run_without_skips_explains_none() -> None:
     assert explained(64.0, explain_skips=True) == []
