@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from lightning.pytorch.plugins import MixedPrecision
 from lightning.pytorch.trainer.states import TrainerFn
+from lightning.pytorch.utilities.rank_zero import rank_zero_module  # type: ignore[attr-defined]
 
 from gradwatch.callbacks.program import AutomaticProgram, ManualProgram
 
@@ -50,7 +51,7 @@ def _stand_in(module: Any, recipe: Recipe) -> pl.Trainer:  # noqa: ANN401
     """
     base = next(own for own in type(module).__mro__ if own.__name__ == "LightningModule")
     package = base.__module__.partition(".core")[0]
-    with _silent(package):
+    with _silent():
         trainer: pl.Trainer = importlib.import_module(package).Trainer(
             accelerator="cpu",
             devices=1,
@@ -72,9 +73,9 @@ def _stand_in(module: Any, recipe: Recipe) -> pl.Trainer:  # noqa: ANN401
 
 
 @contextlib.contextmanager
-def _silent(package: str) -> Iterator[None]:
+def _silent() -> Iterator[None]:
     """Leave out what a Trainer tells about devices that play no part here."""
-    told_by = logging.getLogger(f"{package}.utilities.rank_zero")
+    told_by = rank_zero_module.log
     before = told_by.level
     told_by.setLevel(logging.ERROR)
     try:

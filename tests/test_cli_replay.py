@@ -189,7 +189,9 @@ def test_a_lightning_run_is_replayed_by_another_process() -> None:
     code, output = call(bundle, "tests.test_cli_replay:Lit")
     assert code == SAME, output
     assert_told_twice(output)
+    assert output.startswith("told then")
     assert "micro-batch 1 of 2" in output.split("replayed now")[1]
+    assert output.splitlines()[-1].startswith("next: ")
 
 
 def test_a_plain_loop_is_replayed_by_another_process() -> None:
