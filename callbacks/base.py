@@ -99,7 +99,8 @@ class MonitorCallback(CallbackBase):
         joint = _joined([callback.configuration for callback in together])
         parts = [part for callback in together for part in callback.parts]
         host = LightningHost(trainer, checkpoint=joint.checkpoint)
-        session = Session(pl_module, parts, sinks_of(trainer, joint), host, joint.options)
+        sinks = sinks_of(trainer, joint, {part.name: part.config() for part in parts})
+        session = Session(pl_module, parts, sinks, host, joint.options)
         session.jury.accept(trainer.optimizers)
         self._session, self._host = session, host
         self._undo.add(attach(trainer, session, host))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gradwatch.callbacks.program import AutomaticProgram, ManualProgram
 from gradwatch.closures import evaluates_again
-from gradwatch.host import Clock, Scale
+from gradwatch.host import RUNS, Clock, Scale
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -130,7 +130,7 @@ class LightningHost:
         return None if getattr(self.trainer, "fast_dev_run", False) else self._folder()
 
     def _folder(self) -> Path:
-        return Path(self.trainer.log_dir or self.trainer.default_root_dir) / "gradwatch"
+        return Path(self.trainer.log_dir or self.trainer.default_root_dir) / RUNS
 
     def announce_checkpoint(self, step: int) -> str:
         """Say where the intact weights go, for the error message."""

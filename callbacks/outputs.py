@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from gradwatch.host import RUNS
 from gradwatch.session import SessionOptions
 from gradwatch.sinks.console import ConsoleSink
 from gradwatch.sinks.loggers import LoggerSink, MetricsLogger
@@ -36,12 +38,15 @@ class Configuration:
     checkpoint: bool = True
 
 
-def sinks_of(trainer: pl.Trainer, configuration: Configuration) -> list[Sink]:
+def sinks_of(
+    trainer: pl.Trainer, configuration: Configuration, config: Mapping[str, Any]
+) -> list[Sink]:
     """Make the sinks of a run; none on ranks other than 0.
 
     Args:
         trainer: The Trainer.
         configuration: What is wanted beside the loggers.
+        config: Options of the parts, for the header of the run record.
     """
     # Lightning sends the folder from rank 0 to all: whoever does not ask lets the others wait.
     root = trainer.log_dir or trainer.default_root_dir
@@ -54,5 +59,5 @@ def sinks_of(trainer: pl.Trainer, configuration: Configuration) -> list[Sink]:
     if configuration.console:
         sinks.append(ConsoleSink(write=trainer.print))
     if configuration.record and not getattr(trainer, "fast_dev_run", False):
-        sinks.append(RunRecordSink(Path(root) / "gradwatch" / "record.jsonl"))
+        sinks.append(RunRecordSink(Path(root) / RUNS / "record.jsonl", config=config))
     return [*sinks, *configuration.sinks]

@@ -86,7 +86,7 @@ def _watched_step(
 ) -> Callable[..., Any]:
     def training_step(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - Lightning's signature
         host.arity, host.steps_in_batch = len(args), 0
-        session.begin_micro_batch(args[0], _batch_index(args))
+        session.begin_micro_batch(args[0], _batch_index(args, host))
         try:
             output = inner(*args, **kwargs)
         except RuntimeError as error:
@@ -99,8 +99,8 @@ def _watched_step(
     return training_step
 
 
-def _batch_index(args: tuple[Any, ...]) -> int:
-    return args[1] if len(args) > 1 and isinstance(args[1], int) else 0
+def _batch_index(args: tuple[Any, ...], host: LightningHost) -> int:
+    return args[1] if len(args) > 1 and isinstance(args[1], int) else host.clock().batch
 
 
 def _loss(output: Tensor | Mapping[str, Any] | None) -> Tensor | None:

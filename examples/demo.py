@@ -74,7 +74,6 @@ if __name__ == "__main__":
     show(fit(Digits()))
     print("\n2. the same, but in block 2 a column attends to its neighbours: blank ones, to none\n")
     model, before = Digits(window=2), Fingerprint()
-    folder = fit(model, before)
-    verdict = "equal" if before.seen == fingerprint(model) else "NOT EQUAL"
-    print(f"weights     {before.seen} before the update, {fingerprint(model)} now: {verdict}")
+    folder, equal = fit(model, before), before.seen == fingerprint(model)
+    print(f"weights     {'equal to' if equal else 'NOT'} those before the update: {before.seen}")
     show(folder)

@@ -45,7 +45,7 @@ def make_app() -> "typer.Typer":
 
     @app.command()
     def replay(
-        bundle: Annotated[Path, typer.Argument(help="File that was kept: gradwatch/step-N.pt")],
+        bundle: Annotated[Path, typer.Argument(help="File that was kept: step-N.pt")],
         model: Annotated[
             str, typer.Option(help="What makes the model: package.module:factory, no arguments")
         ],

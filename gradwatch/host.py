@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from gradwatch.non_finite.program import Program
 
 
+# A folder named like the package would shadow it for scripts that run beside the folder.
+RUNS = "gradwatch_runs"
+
+
 class Clock(NamedTuple):
     """Where the loop stands.
 

@@ -60,9 +60,9 @@ class Jury:
                     message = f"{part.name}: {reason}"
                     raise ConfigurationError(message)
 
-    def border(self, border: Border) -> None:
+    def border(self, border: Border, *, logged: bool) -> None:
         """Pass a border on."""
-        self._ask(lambda part: part.border(border), None)
+        self._ask(lambda part: part.border(border, logged=logged), None)
 
     def guard(self, reading: StepReading, scene: Scene) -> Verdict:
         """Hear whether the update may happen; what was found is told at once."""

@@ -132,8 +132,13 @@ class Part(ABC):
         """Say why the part cannot work with an optimizer, and the way out; None if it can."""
         return None
 
-    def border(self, border: Border) -> None:  # noqa: B027 - optional
-        """Notice that a phase of a micro-batch begins or ends."""
+    def border(self, border: Border, *, logged: bool = True) -> None:  # noqa: B027 - optional
+        """Notice that a phase of a micro-batch begins or ends.
+
+        Args:
+            border: Which phase.
+            logged: Whether the step is one that sinks record.
+        """
 
     def guard(self, reading: StepReading, scene: Scene) -> Verdict:  # noqa: ARG002 - optional
         """Decide whether the update may happen; called before `judge`."""
@@ -154,6 +159,10 @@ class Part(ABC):
 
         Asked for when the record of that step is complete, so after its update.
         """
+        return {}
+
+    def config(self) -> Mapping[str, Any]:
+        """Give the options, for the header of the run record."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gradwatch.errors import positive
 from gradwatch.hooks import Hook, tensors_in
-from gradwatch.host import Clock, Scale
+from gradwatch.host import RUNS, Clock, Scale
 from gradwatch.non_finite.program import ModelProgram
 from gradwatch.non_finite.recipe import autocast_now
 
@@ -167,9 +167,8 @@ class PlainHost:
         return ModelProgram(self._model, args, kwargs, grads, half)
 
     def bundle_folder(self) -> Path | None:
-        """Put bundles into the folder the loop runs in, but not among a package's sources."""
-        folder = Path("gradwatch")
-        return None if (folder / "__init__.py").exists() else folder
+        """Put bundles into a folder beside the loop."""
+        return Path(RUNS)
 
     def announce_checkpoint(self, step: int) -> str:
         """Say that the weights in memory are those from before the step."""

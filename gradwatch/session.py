@@ -105,6 +105,7 @@ class Session:
         self.window = Window(self.model, keep=keep, byte_budget=options.byte_budget)
         self._untap = Undo()
         self._steps = 0
+        self._logged = True
         self.jury.start(self._reader.order)
 
     @contained
@@ -119,12 +120,12 @@ class Session:
         if self.window.stepped:
             self.window.clear()
         self.window.begin(batch, batch_index, joins=joins)
+        self._logged = self._steps == 0 or self.host.is_logged(self.host.clock().log_step)
         self._tap()
-        self.jury.border("before_forward")
+        self.jury.border("before_forward", logged=self._logged)
 
     def _tap(self) -> None:
-        every = self._options.backward_hooks != "sampled"
-        sampled = every or self.host.is_logged(self.host.clock().log_step)
+        sampled = self._logged or self._options.backward_hooks != "sampled"
         self._untap()
         self._untap.add(self._reader.tap(first=self._steps == 0, sampled=sampled))
 
@@ -137,7 +138,7 @@ class Session:
         """
         if loss is not None:
             self.observe_loss(loss)
-        self.jury.border("after_forward")
+        self.jury.border("after_forward", logged=self._logged)
 
     @contained
     def observe_loss(self, loss: Tensor) -> None:
@@ -163,7 +164,7 @@ class Session:
     def end_backward(self) -> None:
         """Notice that a backward is done."""
         self.window.backward_done()
-        self.jury.border("after_backward")
+        self.jury.border("after_backward", logged=self._logged)
 
     def before_step(self, optimizer: Optimizer) -> None:
         """Measure, judge and decide, just before an optimizer's update.
@@ -250,7 +251,7 @@ class Session:
             optimizer: The optimizer that stepped.
         """
         self._ledger.updated(optimizer)
-        self.jury.border("after_step")
+        self.jury.border("after_step", logged=self._logged)
         self._ledger.settle()
 
     def untap(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any, ClassVar, NamedTuple
 
 from torch.optim import Optimizer
@@ -106,6 +107,10 @@ class AdaptiveLearningRate(Part):
     def _suffix(self, index: int) -> str:
         optimizer = f"/{self._optimizer}" if self._optimizer else ""
         return optimizer + (f"/group{index}" if len(self._judged) > 1 else "")
+
+    def config(self) -> Mapping[str, Any]:
+        """Give the options."""
+        return asdict(self.options)
 
     def state_dict(self) -> dict[str, Any]:
         """Give averages and streaks of every group."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -213,6 +214,10 @@ class GradientFlow(Part):
     def scalars(self) -> Mapping[str, float]:
         """Give total norm, clipped norm and clip rate of the step judged last."""
         return self._scalars
+
+    def config(self) -> Mapping[str, Any]:
+        """Give the options."""
+        return asdict(self.options)
 
     def state_dict(self) -> dict[str, Any]:
         """Give counters and cooldowns."""

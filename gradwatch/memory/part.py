@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, ClassVar
 
 from gradwatch.cooldown import Cooldown
@@ -43,10 +43,15 @@ class MemoryDelta(Part):
         self._fresh = False
         self._cooldown = Cooldown(self.options.cooldown_steps)
 
-    def border(self, border: Border) -> None:
-        """Read memory as a phase begins or ends."""
+    def border(self, border: Border, *, logged: bool = True) -> None:
+        """Read memory as a phase begins or ends.
+
+        No rule judges the process's memory, so that it is read on recorded steps only.
+        """
         if self._source is None:
             self._source = source_in_use()
+        if not logged and self._source.kind == "process":
+            return
         self._running = cross(self._running, border, self._source.read())
         if border == "after_step":
             self._finish()
@@ -77,6 +82,10 @@ class MemoryDelta(Part):
     def scalars(self) -> Mapping[str, float]:
         """Give the memory of the last step that is done, in MiB."""
         return {} if self._source is None else memory_scalars(self._done, self._source.kind)
+
+    def config(self) -> Mapping[str, Any]:
+        """Give the options."""
+        return asdict(self.options)
 
     def state_dict(self) -> dict[str, Any]:
         """Give the cooldowns; memory itself begins anew with each process."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -195,6 +195,10 @@ class NonFinite(Part):
         if self._scale is not None:
             scalars["grad/loss_scale"] = self._scale
         return scalars
+
+    def config(self) -> Mapping[str, Any]:
+        """Give the options."""
+        return asdict(self.options)
 
     def state_dict(self) -> dict[str, Any]:
         """Give counters and the growth of the norms."""

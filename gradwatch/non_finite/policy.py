@@ -39,7 +39,7 @@ class NonFiniteOptions:
         explain_skips: Replay a step a gradient scaler skips and name the layer that
             overflowed, as an ``"info"`` finding; without it single overflows are only counted.
         bundle: Write the failing micro-batch, the weights and the random numbers beside the
-            logs (``gradwatch/step-N.pt``), for ``gradwatch replay`` on another machine.
+            logs (``gradwatch_runs/step-N.pt``), for ``gradwatch replay`` on another machine.
         bundle_bytes: Most bytes of tensors in a bundle; beyond them the weights are left
             out, then the micro-batch, and the finding says so.
         max_bundles: Most bundles of a run.

@@ -100,7 +100,7 @@ class ConsoleSink:
         # Several optimizers have a total each: the prefix is followed by their name.
         shown = [key for key in last.scalars if key.startswith(SHOWN_TOTALS)]
         totals = ", ".join(f"{key} {last.scalars[key]:.4g}" for key in shown[:MOST_TOTALS])
-        head = f"gradwatch: {last.step + 1:,} steps, {_count(len(self._first), 'finding')}"
+        head = f"gradwatch: {_count(last.step + 1, 'step')}, {_count(len(self._first), 'finding')}"
         rows = self._rows()
         parts: list[RenderableType] = [f"{head}; at the last step: {totals}" if totals else head]
         return [*parts, *([_table(rows, self._columns())] if rows else []), *self._finding_lines()]

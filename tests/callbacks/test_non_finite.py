@@ -38,7 +38,7 @@ def test_the_error_names_the_place_the_cause_and_where_the_weights_lie() -> None
     text = str(error)
     assert "sqrt" in text
     assert "intact" in text
-    assert Path("gradwatch/before-step-0.ckpt").exists()
+    assert Path("gradwatch_runs/before-step-0.ckpt").exists()
     assert all(torch.isfinite(each).all() for each in module.parameters())
 
 

@@ -168,11 +168,11 @@ def test_on_a_full_disk_nothing_stays_and_the_findings_are_told() -> None:
 
 
 def test_where_no_folder_can_be_made_the_finding_is_told() -> None:
-    Path("gradwatch").write_text("a file stands in the way")
+    Path("gradwatch_runs").write_text("a file stands in the way")
     finding = train(make_batch())
     assert finding.layer == "net.3"
     assert "not written" in str(finding.evidence["bundle"])
-    assert Path("gradwatch").is_file()
+    assert Path("gradwatch_runs").is_file()
 
 
 def test_no_more_are_written_than_asked_for() -> None:
@@ -181,7 +181,7 @@ def test_no_more_are_written_than_asked_for() -> None:
     loader = make_loader(28, (2, 6, 10))
     fit(build(Calm), [NonFiniteMonitor(options, sinks=[sink])], loader, max_epochs=1)
     assert len(sink.findings) == 3
-    assert sorted(path.name for path in Path("gradwatch").glob("*.pt")) == [
+    assert sorted(path.name for path in Path("gradwatch_runs").glob("*.pt")) == [
         "step-0.pt",
         "step-1.pt",
     ]

@@ -11,6 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FILES = sorted([*(ROOT / "gradwatch").rglob("*.py"), *(ROOT / "callbacks").rglob("*.py")])
 LONGEST_FILE = 300
+# One operation, forward and backward, stays in one file.
+LONGEST_KERNEL_FILE = 320
 LONGEST_BODY = 50
 LONGEST_KERNEL_BODY = 80
 LATER = re.compile(r"#.*\b(TODO|FIXME|XXX|HACK)\b")
@@ -50,7 +52,8 @@ def test_a_docstring_does_not_count_as_body() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=read_name)
 def test_a_file_is_short(path: Path) -> None:
-    assert len(path.read_text().splitlines()) <= LONGEST_FILE
+    longest = LONGEST_KERNEL_FILE if "kernels" in path.parts else LONGEST_FILE
+    assert len(path.read_text().splitlines()) <= longest
 
 
 @pytest.mark.parametrize("path", FILES, ids=read_name)

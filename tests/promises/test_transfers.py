@@ -136,7 +136,8 @@ def test_no_set_of_callbacks_waits_more_than_once_a_step(some: Any, waits: Waits
     logger = CSVLogger(".")
     per_step = count(waits, build(Net), [kind() for kind in some], max_epochs=1, logger=logger)
     assert len(per_step) == 7
-    assert set(per_step) == {1}
+    # Memory is in the allocator's books: whoever watches nothing else never waits.
+    assert set(per_step) == {0 if some == (MemoryDeltaMonitor,) else 1}
 
 
 class Branches(Net):

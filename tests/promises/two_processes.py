@@ -85,7 +85,7 @@ def as_it_comes() -> int:
     fit(build(Net), [GradWatch()], make_own_loader(), **DDP, default_root_dir="as_it_comes")
     if os.environ["RANK"] != "0":
         return 0
-    return len(read(Path("as_it_comes", "gradwatch", "record.jsonl")).records)
+    return len(read(Path("as_it_comes", "gradwatch_runs", "record.jsonl")).records)
 
 
 def sharded() -> dict[str, Any]:
