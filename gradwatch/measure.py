@@ -71,6 +71,8 @@ class OptimizerView:
         count = len(self.parameters)
         self._trusted = [np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)]
         self._weight_norm: FloatArray = np.full(count, np.nan)
+        self._layer_weight: FloatArray = np.full(len(self.layers), np.nan)
+        self._able = np.asarray([measurable(p) for p in self.parameters], dtype=np.bool_)
         self._loaded: tuple[list[NormGroup], list[NormGroup]] = ([], [])
 
     def is_current(self, optimizer: Optimizer) -> bool:
@@ -164,6 +166,7 @@ class OptimizerView:
             norms = collect(values, "weight", groups, len(self._present))
             norms[~np.isfinite(norms)] = np.inf
             self._weight_norm[self._present] = norms
+            self._layer_weight = self.per_layer(self._weight_norm)
 
     def _suspects(self, grad: FloatArray) -> list[int]:
         """Find the tensors that hold NaN or Inf; a fast zero may be too small to be seen."""
@@ -201,14 +204,13 @@ class OptimizerView:
     def _flow_reading(
         self, parameters: ParameterReading, act_grad: FloatArray | None
     ) -> FlowReading:
-        able = [p.requires_grad and measurable(p) for p in self.parameters]
-        trainable = np.asarray(able, dtype=np.float64)
+        trains = np.asarray([parameter.requires_grad for parameter in self.parameters])
         return FlowReading(
             layers=self.layers,
             grad_norm=self.per_layer(parameters.grad_norm),
-            weight_norm=self.per_layer(parameters.weight_norm),
+            weight_norm=self._layer_weight,
             has_grad=self._any(parameters.has_grad),
-            frozen=~self._any(trainable > 0),
+            frozen=~self._any(trains & self._able),
             act_grad=act_grad,
         )
 
