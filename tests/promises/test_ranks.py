@@ -113,3 +113,11 @@ def test_a_callback_without_options_trains_on_two_ranks_and_one_writes_the_run_r
     ranks: list[dict[str, Any]],
 ) -> None:
     assert [rank["as it comes"] for rank in ranks] == [14, 0]
+
+
+def test_a_step_with_a_collective_is_replayed_in_lockstep(ranks: list[dict[str, Any]]) -> None:
+    first, second = (rank["collective"] for rank in ranks)
+    assert first == second
+    assert len(first) == 1
+    assert "on rank 1" in first[0]
+    assert "<input>" in first[0]

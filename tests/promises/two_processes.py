@@ -74,6 +74,26 @@ def raised() -> dict[str, Any]:
     return {}
 
 
+class Together(Net):
+    """Adds its loss up over the ranks in each step, as a metric does."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        total = loss.detach().clone()
+        torch.distributed.all_reduce(total)
+        return loss
+
+
+def collective() -> list[str]:
+    """Let a step with a collective go bad on rank 1 only; give the finding's first line."""
+    callback, _ = watcher()
+    try:
+        fit(build(Together), [callback], make_own_loader(ON_RANK_1), **DDP)
+    except NonFiniteGradientError as error:
+        return [str(error).partition("\n")[0]]
+    return []
+
+
 def one_step() -> dict[str, Any]:
     module = build(Net)
     fit(module, [], make_own_loader(ON_RANK_1), max_steps=1, **DDP)
@@ -120,6 +140,7 @@ SCENES: dict[str, Callable[[], Any]] = {
     "skipped": partial(watched, "skip", ON_RANK_1),
     "sharded": sharded,
     "raised": raised,
+    "collective": collective,
 }
 
 
