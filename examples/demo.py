@@ -38,7 +38,8 @@ def fingerprint(model: nn.Module) -> str:
 
 def fit(model: LightningModule, *callbacks: Callback) -> Path:
     """Train, and give the folder of the W&B run."""
-    logger = WandbLogger(project="gradwatch-demo", save_dir="runs", mode="offline")
+    # Absolute: W&B's own process stays in the folder that it was started in.
+    logger = WandbLogger(project="gradwatch-demo", save_dir=Path("runs").absolute(), mode="offline")
     trainer = Trainer(
         logger=logger, callbacks=[*callbacks, GradWatch()], max_steps=300, log_every_n_steps=5,
         accelerator="cpu", enable_checkpointing=False, enable_progress_bar=False,
@@ -56,8 +57,8 @@ def fit(model: LightningModule, *callbacks: Callback) -> Path:
 def show(folder: Path) -> None:
     """Say where a run lies; read its alerts back from its file, as a sync would send them."""
     command = [str(WANDB), "leet", "inspect", "--json", str(folder)]
-    # S603: what runs is this environment's own tool.
-    lines = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
+    # S603: what runs is this environment's own tool. What it complains of goes to the terminal.
+    lines = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)  # noqa: S603
     for record in map(json.loads, lines.stdout.splitlines()):
         if record["type"] == "alert":
             print(f"W&B alert   {record['alert']['title']}")
