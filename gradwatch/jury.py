@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from gradwatch.findings import Finding
-    from gradwatch.parts import Border, Part, Scene
+    from gradwatch.parts import Border, Part, Scene, Stage
     from gradwatch.readings import StepReading
 
 log = logging.getLogger("gradwatch")
@@ -41,6 +41,10 @@ class Jury:
         self.needs = functools.reduce(Needs.__or__, (p.needs for p in parts), Needs(norms=False))
         self._tell = tell
         self._step = 0
+
+    def open(self, stage: Stage) -> None:
+        """Show the parts where they play."""
+        self._ask(lambda part: part.open(stage), None)
 
     def start(self, layers: Sequence[str]) -> None:
         """Tell the parts the layer names; a configuration error passes through."""

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
+    from torch import nn
     from torch.optim import Optimizer
 
     from gradwatch.findings import Finding
     from gradwatch.non_finite.blame import Blame
     from gradwatch.non_finite.bundle import Kept
     from gradwatch.readings import StepReading
+    from gradwatch.tables import Table
 
 Action = Literal["proceed", "skip", "raise"]
 Border = Literal["before_forward", "after_forward", "after_backward", "after_step"]
@@ -48,6 +50,20 @@ class Needs:
             activations=self.activations or other.activations,
             replay=self.replay or other.replay,
         )
+
+
+class Stage(NamedTuple):
+    """Where a part plays: for those that look at the model itself or tell between two steps.
+
+    Attributes:
+        model: The model, wrappers looked through.
+        tell: Tells a finding.
+        show: Shows a table.
+    """
+
+    model: nn.Module
+    tell: Callable[[Finding], None]
+    show: Callable[[Table], None]
 
 
 class Answer(NamedTuple):
@@ -124,6 +140,9 @@ class Part(ABC):
 
     name: ClassVar[str]
     needs: Needs = Needs()
+
+    def open(self, stage: Stage) -> None:  # noqa: B027 - optional
+        """Learn where it plays at the start of a fit; called before `start`."""
 
     def start(self, layers: Sequence[str]) -> None:  # noqa: B027 - optional
         """Learn the layer names at the start of a fit; called before the first step."""

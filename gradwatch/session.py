@@ -16,6 +16,7 @@ from gradwatch.containment import contained
 from gradwatch.errors import NonFiniteGradientError, one_of, positive
 from gradwatch.jury import Jury
 from gradwatch.layers import unwrap
+from gradwatch.parts import Stage
 from gradwatch.pending import Ledger, Pending
 from gradwatch.ranks import Ranks
 from gradwatch.reader import StepReader
@@ -103,9 +104,8 @@ class Session:
         self._reader = StepReader(self.model, host, self._ranks, self._needs, native=native)
         keep = self._needs.replay
         self.window = Window(self.model, keep=keep, byte_budget=options.byte_budget)
-        self._untap = Undo()
-        self._steps = 0
-        self._logged = True
+        self._untap, self._steps, self._logged = Undo(), 0, True
+        self.jury.open(Stage(self.model, self._tell, self._teller.table))
         self.jury.start(self._reader.order)
 
     @contained
@@ -290,7 +290,6 @@ class Session:
         self.end_batch()
         self._finish()
         self._teller.close()
-        self._teller = Teller(())
         self.window.clear()
 
     @contained

@@ -6,12 +6,14 @@ import logging
 from typing import TYPE_CHECKING
 
 from gradwatch.findings import Finding
+from gradwatch.sinks.protocol import TableSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gradwatch.readings import Coverage, StepRecord
     from gradwatch.sinks.protocol import Sink
+    from gradwatch.tables import Table
 
 log = logging.getLogger("gradwatch")
 
@@ -57,6 +59,12 @@ class Teller:
     def finding(self, finding: Finding) -> None:
         """Hand a finding to all sinks."""
         self._each(lambda sink: sink.finding(finding), finding.step)
+
+    def table(self, table: Table) -> None:
+        """Hand a table to the sinks that show tables."""
+        self._each(
+            lambda sink: sink.table(table) if isinstance(sink, TableSink) else None, table.step
+        )
 
     def close(self) -> None:
         """Close all sinks."""

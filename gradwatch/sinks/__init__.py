@@ -3,7 +3,7 @@
 from gradwatch.sinks.console import ConsoleSink
 from gradwatch.sinks.loggers import LoggerSink
 from gradwatch.sinks.memory import MemorySink
-from gradwatch.sinks.protocol import Sink
+from gradwatch.sinks.protocol import Sink, TableSink
 from gradwatch.sinks.record import RunRecordSink
 from gradwatch.sinks.record_reader import RunRecord, read
 from gradwatch.sinks.wandb import WandbSink, wandb_run
@@ -15,6 +15,7 @@ __all__ = [
     "RunRecord",
     "RunRecordSink",
     "Sink",
+    "TableSink",
     "WandbSink",
     "read",
     "wandb_run",

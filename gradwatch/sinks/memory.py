@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
     from gradwatch.findings import Finding
     from gradwatch.readings import Coverage, StepRecord
+    from gradwatch.tables import Table
 
 
 class MemorySink:
@@ -18,6 +19,7 @@ class MemorySink:
         coverage: The coverage report, empty until the first step.
         records: Recorded steps, in order.
         findings: Findings, in order.
+        tables: Tables, in order.
         closed: Number of times the sink was closed.
     """
 
@@ -26,6 +28,7 @@ class MemorySink:
         self.coverage: list[Coverage] = []
         self.records: list[StepRecord] = []
         self.findings: list[Finding] = []
+        self.tables: list[Table] = []
         self.closed = 0
 
     def start(self, coverage: Sequence[Coverage]) -> None:
@@ -39,6 +42,10 @@ class MemorySink:
     def finding(self, finding: Finding) -> None:
         """Keep a finding."""
         self.findings.append(finding)
+
+    def table(self, table: Table) -> None:
+        """Keep a table."""
+        self.tables.append(table)
 
     def close(self) -> None:
         """Count the call."""

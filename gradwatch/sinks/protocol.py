@@ -1,14 +1,15 @@
-"""The protocol a sink fulfils; a user's own needs these four methods."""
+"""The protocol a sink fulfils; a user's own needs these four methods, and a fifth for tables."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gradwatch.findings import Finding
     from gradwatch.readings import Coverage, StepRecord
+    from gradwatch.tables import Table
 
 
 class Sink(Protocol):
@@ -25,3 +26,11 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Flush what is left; called once at the end, also after an exception."""
+
+
+@runtime_checkable
+class TableSink(Protocol):
+    """What a sink has on top that shows tables: the profile's layers, the trials."""
+
+    def table(self, table: Table) -> None:
+        """Take one table; it replaces an earlier one of its name."""

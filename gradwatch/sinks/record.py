@@ -1,7 +1,7 @@
 """The run record: one JSON object a line, readable after a crash at any line.
 
 Lines, by ``kind``: ``header`` (versions, configuration, coverage), ``layers`` (the names of a
-set of layers, once), ``record``, ``finding``, ``footer`` (counts; absent after a crash). JSON
+set of layers, once), ``record``, ``finding``, ``table``, ``footer`` (counts; absent after a crash). JSON
 knows no NaN: in a profile null is NaN; anywhere else, and for Inf, ``marks`` tells. Norms are kept
 to 5 significant digits: a record takes at most 4 kB with 75 layers and 100 kB with 2,000 where
 all four families are recorded.
@@ -26,6 +26,7 @@ import numpy as np
 from gradwatch.findings import Finding
 from gradwatch.readings import Coverage, FloatArray, FlowReading, StepRecord
 from gradwatch.sinks.fuse import Fuse, tell
+from gradwatch.tables import Table
 
 FORMAT = 1
 ARRAYS = ("grad_norm", "weight_norm", "update_ratio", "zero_fraction", "act_grad")
@@ -77,6 +78,10 @@ class RunRecordSink:
         """Write a finding."""
         self._put("finding", finding.as_dict())
         self._counts["findings"] += 1
+
+    def table(self, table: Table) -> None:
+        """Write a table."""
+        self._put("table", asdict(table))
 
     def close(self) -> None:
         """Write the footer and close the file; nothing where nothing was written."""

@@ -11,6 +11,7 @@ from gradwatch.errors import ConfigurationError
 from gradwatch.findings import Finding
 from gradwatch.readings import FlowReading, StepRecord
 from gradwatch.sinks.record import ARRAYS
+from gradwatch.tables import Table
 
 PLAIN = {"header": "headers", "footer": "footers"}
 
@@ -22,6 +23,7 @@ class RunRecord(NamedTuple):
         headers: Versions, configuration and coverage; one for each time the run was started.
         records: Recorded steps, in order.
         findings: Findings, in order.
+        tables: The last table of each name, in the order their names first came.
         footers: Counts; fewer than headers where the run crashed.
         unreadable: Number of lines that were cut off.
     """
@@ -29,6 +31,7 @@ class RunRecord(NamedTuple):
     headers: list[dict[str, Any]]
     records: list[StepRecord]
     findings: list[Finding]
+    tables: dict[str, Table]
     footers: list[dict[str, Any]]
     unreadable: int
 
@@ -44,7 +47,7 @@ def read(path: str | Path) -> RunRecord:
     """
     lines, unreadable = _lines(Path(path))
     layers: dict[int, Sequence[str]] = {}
-    run = RunRecord([], [], [], [], unreadable)
+    run = RunRecord([], [], [], {}, [], unreadable)
     for line in lines:
         kind = line.pop("kind", "")
         if kind == "layers":
@@ -53,6 +56,8 @@ def read(path: str | Path) -> RunRecord:
             run.records.append(_record(line, layers))
         elif kind == "finding":
             run.findings.append(Finding(**line))
+        elif kind == "table":
+            run.tables[line["name"]] = _table(line)
         elif kind in PLAIN:
             getattr(run, PLAIN[kind]).append(line)
     if not (run.headers or run.records or run.findings):
@@ -84,6 +89,11 @@ def _record(line: Mapping[str, Any], layers: Mapping[int, Sequence[str]]) -> Ste
     return StepRecord(
         step=line["step"], log_step=line["log_step"], scalars=line["scalars"], flow=flow
     )
+
+
+def _table(line: Mapping[str, Any]) -> Table:
+    rows = tuple(tuple(row) for row in line["rows"])
+    return Table(**{**line, "columns": tuple(line["columns"]), "rows": rows})
 
 
 def _lines(path: Path) -> tuple[list[dict[str, Any]], int]:

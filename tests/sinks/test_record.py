@@ -192,3 +192,22 @@ def test_a_record_keeps_to_its_size(
     sink.close()
     lines = path.read_text().splitlines()
     assert len(next(line for line in lines if '"record"' in line)) < budget_bytes
+
+
+def test_a_table_is_read_back_and_a_later_one_of_its_name_replaces_it(tmp_path: Path) -> None:
+    sink = RunRecordSink(tmp_path / "record.jsonl")
+    for step in (10, 20):
+        sink.table(
+            Table(
+                name="roofline",
+                title="cost",
+                step=step,
+                columns=("layer", "time (ms)"),
+                rows=(("net.0", 1.5), ("net.2", math.inf), ("net.4", None)),
+            )
+        )
+    sink.close()
+    (table,) = read(tmp_path / "record.jsonl").tables.values()
+    assert table.step == 20
+    assert table.columns == ("layer", "time (ms)")
+    assert table.rows == (("net.0", 1.5), ("net.2", math.inf), ("net.4", None))
