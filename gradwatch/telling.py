@@ -62,13 +62,12 @@ class Teller:
 
     def table(self, table: Table) -> None:
         """Hand a table to the sinks that show tables."""
-        self._each(
-            lambda sink: sink.table(table) if isinstance(sink, TableSink) else None, table.step
-        )
+        self._each(lambda sink: _show(sink, table), table.step)
 
     def close(self) -> None:
-        """Close all sinks."""
+        """Close all sinks; from then on nothing is told."""
         self._each(lambda sink: sink.close(), 0)
+        self.sinks.clear()
 
     def _each(self, call: Callable[[Sink], None], step: int) -> None:
         for sink in list(self.sinks):
@@ -80,3 +79,8 @@ class Teller:
                 self.finding(broken(type(sink).__name__, error, step))
                 if not self.sinks:
                     log.warning("gradwatch: %s failed: %s", type(sink).__name__, error)
+
+
+def _show(sink: Sink, table: Table) -> None:
+    if isinstance(sink, TableSink):
+        sink.table(table)

@@ -17,6 +17,7 @@ from gradwatch.errors import ConfigurationError
 from gradwatch.findings import Finding
 from gradwatch.readings import Coverage, FlowReading, StepRecord
 from gradwatch.sinks import RunRecordSink, read
+from gradwatch.tables import Table
 
 MakeFlow = Callable[..., FlowReading]
 MakeRecord = Callable[..., StepRecord]
