@@ -2,8 +2,8 @@
 
 Lines, by ``kind``: ``header`` (versions, configuration, coverage), ``layers`` (the names of a
 set of layers, once), ``record``, ``finding``, ``table``, ``footer`` (counts; absent after a crash).
-JSON knows no NaN: in a profile null is NaN; anywhere else, and for Inf, ``marks`` tells. Norms are kept
-to 5 significant digits: a record takes at most 4 kB with 75 layers and 100 kB with 2,000 where
+JSON knows no NaN: in a profile null is NaN; anywhere else, and for Inf, ``marks`` tells. Norms are
+kept to 5 significant digits: a record takes at most 4 kB with 75 layers and 100 kB with 2,000 where
 all four families are recorded.
 """
 

@@ -197,6 +197,7 @@ def test_a_record_keeps_to_its_size(
 
 def test_a_table_is_read_back_and_a_later_one_of_its_name_replaces_it(tmp_path: Path) -> None:
     sink = RunRecordSink(tmp_path / "record.jsonl")
+    sink.start(())
     for step in (10, 20):
         sink.table(
             Table(
