@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, cast
 
 from gradwatch.findings import Finding, Severity
-from gradwatch.history import History
-from gradwatch.readings import Coverage, FlowReading, StepRecord
+from gradwatch.readings import Coverage, StepRecord
 from gradwatch.sinks.alerts import LEVELS, AlertGate, alert_text, alert_title
-from gradwatch.sinks.clock import PictureClock
 from gradwatch.sinks.fuse import Fuse, tell
 from gradwatch.sinks.keys import FAMILIES, LIMIT
 from gradwatch.sinks.loggers import LayerKeys
+from gradwatch.sinks.pictures import Pictures, PictureSink
 from gradwatch.sinks.rows import X_AXIS, Rows, Run
 
 PREFIXES = ("grad", *FAMILIES, "grad_norm_depth", "lr", "mem", "flow")
@@ -61,9 +60,8 @@ def wandb_run(loggers: Iterable[object], *, rank: int = 0) -> Run | None:
 class WandbSink:
     """Send findings as alerts, and the gradient flow as pictures, to a W&B run.
 
-    A picture costs 0.2 to 0.5 s (12 to 400 layers, one busy core) in the training
-    process; `PictureClock` keeps them few. A failure is told once and switches off the
-    alerts, or the rest of this sink; training goes on.
+    A failure is told once and switches off the alerts, the pictures or the rest of this
+    sink; training goes on.
 
     Attributes:
         gate: Cooldown of the alerts; its ``state_dict`` belongs into checkpoints.
@@ -88,7 +86,7 @@ class WandbSink:
                 ``trainer/global_step``.
             limit: Most layers of which each has its series; None writes every layer.
             cooldown_steps: Optimizer steps between two alerts of one rule in one layer.
-            pictures: Draw ``flow/heatmap`` and ``flow/profile``.
+            pictures: Draw them here; False where a `PictureSink` hands them to `hang`.
             tell: Is handed the one line about a failure.
         """
         self.gate = AlertGate(cooldown_steps)
@@ -97,10 +95,7 @@ class WandbSink:
         self._writing = Fuse("gradwatch: writing to W&B", tell)
         self._alerts = Fuse("gradwatch: sending W&B alerts", tell)
         self._keys = LayerKeys(limit) if scalars else None
-        self._clock = PictureClock()
-        self._pictures = pictures
-        self._history = History()
-        self._flow: FlowReading | None = None
+        self._pictures = PictureSink({"W&B": self.hang}, tell=tell) if pictures else None
         self._log_step = 0
         self._findings: list[Finding] = []
         self._first_bad_step: int | None = None
@@ -112,37 +107,50 @@ class WandbSink:
             self._writing.run(self._define_axis)
 
     def record(self, record: StepRecord) -> None:
-        """Keep the profile; draw when it is time, write scalars where asked to."""
-        self._writing.run(lambda: self._record(record))
+        """Write scalars where asked to, and pictures when it is time."""
+        self._log_step = record.log_step
+        self._writing.run(lambda: self._write(record))
+        if self._pictures is not None:
+            self._pictures.record(record)
 
     def finding(self, finding: Finding) -> None:
         """Send an alert unless one of its kind was sent lately; keep it for the table."""
         self._findings.append(finding)
         if finding.rule == "non_finite" and self._first_bad_step is None:
             self._first_bad_step = finding.step
+        if self._pictures is not None:
+            self._pictures.finding(finding)
         if self.gate.passes(finding):
-            self._clock.ask()
             self._alerts.run(lambda: self._alert(finding))
 
     def close(self) -> None:
         """Write last pictures, table and summary; the run itself stays open."""
-        if not self._closed:
-            self._closed = True
-            self._writing.run(self._write_end)
+        if self._closed:
+            return
+        self._closed = True
+        if self._pictures is not None:
+            self._pictures.close()
+        self._writing.run(self._write_end)
+
+    def hang(self, pictures: Pictures, log_step: int) -> None:
+        """Write pictures.
+
+        Args:
+            pictures: By their keys, such as ``flow/heatmap``.
+            log_step: Value of ``trainer/global_step``.
+        """
+        import wandb
+
+        row = {key: wandb.Image(picture) for key, picture in pictures.items()}
+        self._rows.write(row, log_step)
 
     def _define_axis(self) -> None:
         for prefix in PREFIXES:
             self._run.define_metric(f"{prefix}/*", step_metric=X_AXIS)
 
-    def _record(self, record: StepRecord) -> None:
-        row: dict[str, Any] = {} if self._keys is None else self._keys.scalars(record)
-        self._log_step = record.log_step
-        if record.flow is not None:
-            self._flow = record.flow
-            self._history.add(record.log_step, record.flow)
-        if self._clock.tick():
-            row.update(self._draw())
-        self._rows.write(row, self._log_step)
+    def _write(self, record: StepRecord) -> None:
+        if self._keys is not None:
+            self._rows.write(self._keys.scalars(record), record.log_step)
 
     def _alert(self, finding: Finding) -> None:
         self._run.alert(
@@ -152,20 +160,8 @@ class WandbSink:
             wait_duration=ALERT_WAIT_SECONDS,
         )
 
-    def _draw(self) -> dict[str, Any]:
-        if not self._pictures or self._flow is None:
-            return {}
-        import wandb
-
-        from gradwatch.pictures import heatmap, profile
-
-        return {
-            "flow/heatmap": wandb.Image(heatmap(self._history)),
-            "flow/profile": wandb.Image(profile(self._flow, self._history)),
-        }
-
     def _write_end(self) -> None:
-        row = self._draw()
+        row: dict[str, Any] = {}
         if self._findings:
             import wandb
 
