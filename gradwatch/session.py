@@ -78,6 +78,7 @@ class Session:
 
     Attributes:
         findings: Everything found so far, on every rank.
+        teller: What hands it to the sinks.
         off: True once the session failed and took itself off.
         busy: True while a step is decided; a replay runs the model again unseen.
     """
@@ -95,7 +96,7 @@ class Session:
         self.findings: list[Finding] = []
         self.off = self.busy = False
         self._options = options
-        self._teller = Teller(sinks)
+        self.teller = Teller(sinks)
         self.jury = Jury(parts, self._tell)
         self._needs = self.jury.needs
         self._ledger = Ledger(self.jury.scalars, with_flow=self._needs.flow)
@@ -105,7 +106,7 @@ class Session:
         keep = self._needs.replay
         self.window = Window(self.model, keep=keep, byte_budget=options.byte_budget)
         self._untap, self._steps, self._logged = Undo(), 0, True
-        self.jury.open(Stage(self.model, self._tell, self._teller.table))
+        self.jury.open(Stage(self.model, self._tell, self.teller.table))
         self.jury.start(self._reader.order)
 
     @contained
@@ -188,7 +189,7 @@ class Session:
         if self._steps == 0:
             coverage = self._reader.settle_order()
             if self._needs.norms:
-                self._teller.start(coverage)
+                self.teller.start(coverage)
         read = self._reader.read(
             optimizer, self.window.losses, self._ledger, first=self._steps == 0
         )
@@ -268,11 +269,11 @@ class Session:
 
     def _record(self, values: Mapping[str, FloatArray], *, last: bool) -> None:
         for record in self._ledger.records(values, last=last):
-            self._teller.record(record)
+            self.teller.record(record)
 
     def _tell(self, finding: Finding) -> None:
         self.findings.append(finding)
-        self._teller.finding(finding)
+        self.teller.finding(finding)
 
     def switch_off(self, error: Exception) -> None:
         """Take the session off for the rest of the run and say so once.
@@ -289,7 +290,7 @@ class Session:
         """Flush what waits for a transfer, tell the last step, close the sinks; once."""
         self.end_batch()
         self._finish()
-        self._teller.close()
+        self.teller.close()
         self.window.clear()
 
     @contained

@@ -4,10 +4,10 @@ Scalars of a Trainer go through its logger (`LoggerSink`); a plain loop has none
 this sink writes them too (``scalars=True``).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
-from gradwatch.findings import Finding, Severity
+from gradwatch.findings import Finding
 from gradwatch.readings import Coverage, StepRecord
 from gradwatch.sinks.alerts import LEVELS, AlertGate, alert_text, alert_title
 from gradwatch.sinks.fuse import Fuse, tell
@@ -15,22 +15,12 @@ from gradwatch.sinks.keys import FAMILIES, LIMIT
 from gradwatch.sinks.loggers import LayerKeys
 from gradwatch.sinks.pictures import Pictures, PictureSink
 from gradwatch.sinks.rows import X_AXIS, Rows, Run
+from gradwatch.sinks.story import Story
+from gradwatch.sinks.wandb_tables import findings_table, table_key, told_table
+from gradwatch.tables import Table
 
 PREFIXES = ("grad", *FAMILIES, "grad_norm_depth", "lr", "mem", "flow")
 ALERT_WAIT_SECONDS = 60
-MOST_ROWS = 1000
-GRAVITY: dict[Severity, int] = {"info": 0, "warning": 1, "error": 2}
-COLUMNS: list[str | int] = [
-    "step",
-    "rule",
-    "layer",
-    "severity",
-    "summary",
-    "evidence",
-    "cause",
-    "remedy",
-    "rank",
-]
 
 
 class _HasExperiment(Protocol):
@@ -63,8 +53,6 @@ class WandbSink:
     A failure is told once and switches off the alerts, the pictures or the rest of this
     sink; training goes on.
 
-    Attributes:
-        gate: Cooldown of the alerts; its ``state_dict`` belongs into checkpoints.
     """
 
     def __init__(
@@ -89,7 +77,7 @@ class WandbSink:
             pictures: Draw them here; False where a `PictureSink` hands them to `hang`.
             tell: Is handed the one line about a failure.
         """
-        self.gate = AlertGate(cooldown_steps)
+        self._gate = AlertGate(cooldown_steps)
         self._run = run
         self._rows = Rows(run, shared=scalars)
         self._writing = Fuse("gradwatch: writing to W&B", tell)
@@ -97,8 +85,7 @@ class WandbSink:
         self._keys = LayerKeys(limit) if scalars else None
         self._pictures = PictureSink({"W&B": self.hang}, tell=tell) if pictures else None
         self._log_step = 0
-        self._findings: list[Finding] = []
-        self._first_bad_step: int | None = None
+        self._story = Story()
         self._closed = False
 
     def start(self, coverage: Sequence[Coverage]) -> None:  # noqa: ARG002 - the protocol's
@@ -115,13 +102,15 @@ class WandbSink:
 
     def finding(self, finding: Finding) -> None:
         """Send an alert unless one of its kind was sent lately; keep it for the table."""
-        self._findings.append(finding)
-        if finding.rule == "non_finite" and self._first_bad_step is None:
-            self._first_bad_step = finding.step
+        self._story.add(finding)
         if self._pictures is not None:
             self._pictures.finding(finding)
-        if self.gate.passes(finding):
+        if self._gate.passes(finding):
             self._alerts.run(lambda: self._alert(finding))
+
+    def table(self, table: Table) -> None:
+        """Write a table under its key, such as ``roofline/table``."""
+        self._writing.run(lambda: self._write_table(table))
 
     def close(self) -> None:
         """Write last pictures, table and summary; the run itself stays open."""
@@ -144,6 +133,19 @@ class WandbSink:
         row = {key: wandb.Image(picture) for key, picture in pictures.items()}
         self._rows.write(row, log_step)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Give cooldowns and story, so that a resumed run repeats no alert and forgets nothing."""
+        return {"alerts": self._gate.state_dict(), "story": self._story.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave.
+
+        Args:
+            state: State of the sink in the earlier run.
+        """
+        self._gate.load_state_dict(state["alerts"])
+        self._story.load_state_dict(state["story"])
+
     def _define_axis(self) -> None:
         for prefix in PREFIXES:
             self._run.define_metric(f"{prefix}/*", step_metric=X_AXIS)
@@ -160,29 +162,11 @@ class WandbSink:
             wait_duration=ALERT_WAIT_SECONDS,
         )
 
+    def _write_table(self, table: Table) -> None:
+        self._rows.write({table_key(table.name): told_table(table)}, self._log_step)
+
     def _write_end(self) -> None:
-        row: dict[str, Any] = {}
-        if self._findings:
-            import wandb
-
-            rows = [_row(finding) for finding in self._findings[:MOST_ROWS]]
-            row["flow/findings"] = wandb.Table(columns=COLUMNS, data=rows)
-        self._rows.write(row, self._log_step)
-        self._run.summary.update(self._summary())
-
-    def _summary(self) -> dict[str, Any]:
-        told = [finding for finding in self._findings if finding.severity != "info"]
-        summary: dict[str, Any] = {"flow/finding_count": len(told), "flow/verdict": "healthy"}
-        if told:
-            worst = max(told, key=lambda finding: GRAVITY[finding.severity])
-            summary["flow/worst_layer"] = worst.layer
-            summary["flow/verdict"] = worst.lines()[0]
-        if self._first_bad_step is not None:
-            summary["grad/first_non_finite_step"] = self._first_bad_step
-        return summary
-
-
-def _row(finding: Finding) -> list[Any]:
-    plain = finding.as_dict()
-    plain["evidence"] = ", ".join(f"{name}={value}" for name, value in finding.evidence.items())
-    return [plain[str(column)] for column in COLUMNS]
+        if self._story.findings:
+            row = {"flow/findings": findings_table(self._story.findings)}
+            self._rows.write(row, self._log_step)
+        self._run.summary.update(self._story.summary())

@@ -161,7 +161,7 @@ def test_a_resumed_run_goes_on_with_the_cooldown(
     run = start_run()
     first, second = WandbSink(run, cooldown_steps=100), WandbSink(run, cooldown_steps=100)
     first.finding(make_finding(step=10))
-    second.gate.load_state_dict(json.loads(json.dumps(first.gate.state_dict())))
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     second.finding(make_finding(step=20))
     assert len(finish_run().alerts()) == 1
 
