@@ -104,6 +104,7 @@ class MonitorCallback(CallbackBase):
         session = Session(pl_module, parts, sinks, host, joint.options)
         session.jury.accept(trainer.optimizers)
         session.teller.load_state_dict(self._resumed)
+        self._resumed = {}
         self._session, self._host = session, host
         self._undo.add(attach(trainer, session, host))
 

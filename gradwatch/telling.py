@@ -92,7 +92,7 @@ class Teller:
             name = type(sink).__name__
             try:
                 sink.load_state_dict(states[name]) if name in states else None
-            except Exception as error:  # noqa: BLE001, PERF203 - no sink keeps a run from resuming
+            except Exception as error:  # noqa: BLE001 - no sink keeps a run from resuming
                 log.warning("gradwatch: %s starts anew, its state: %r", name, error)
 
     def _each(self, call: Callable[[Sink], None], step: int) -> None:
