@@ -141,6 +141,7 @@ def test_a_sinks_state_that_does_not_fit_is_told_and_it_starts_anew(
     sink = CountingSink()
     callback = GradWatch(console=False, record=False, sinks=[sink])
     callback.load_state_dict({"sinks": {"CountingSink": {"of another": "version"}}})
-    fit(build(Fading), [callback], make_data(), max_epochs=1, log_every_n_steps=2)
+    calm = ResumableLoader(make_samples(40))
+    fit(build(Fading), [callback], calm, max_epochs=1, log_every_n_steps=2)
     assert "CountingSink starts anew, its state: KeyError('seen')" in caplog.text
     assert sink.seen > 0
