@@ -28,7 +28,7 @@ BY_KIND = {
     "Inf": "keep the operation's input away from where it overflows (eps, clamp, a wider dtype)",
 }
 VERDICTS = {
-    NOT_RESTORABLE: "the replay's loss differs from the original: state not restorable",
+    NOT_RESTORABLE: "the replay does not start where the step did: state not restorable",
     NOT_REPRODUCIBLE: "the same loss, but the fault does not come back: not reproducible "
     "(nondeterminism or hardware)",
     ONLY_COMPILED: "the same step is finite without compilation: only compiled code fails",
