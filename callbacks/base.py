@@ -11,6 +11,7 @@ from gradwatch.callbacks.host import LightningHost
 from gradwatch.callbacks.outputs import Configuration, sinks_of
 from gradwatch.callbacks.wiring import attach
 from gradwatch.errors import ConfigurationError, GradwatchError, NonFiniteGradientError
+from gradwatch.findings import OPTIMIZER
 from gradwatch.session import Session, SessionOptions
 from gradwatch.undo import Undo
 
@@ -150,7 +151,7 @@ class MonitorCallback(CallbackBase):
         self._close()
         if session is None or host is None or not host.keeps_checkpoint:
             return
-        if isinstance(exception, NonFiniteGradientError):
+        if isinstance(exception, NonFiniteGradientError) and exception.finding.layer != OPTIMIZER:
             path = host.checkpoint_path(exception.finding.step)
             try:
                 trainer.save_checkpoint(path)
@@ -201,6 +202,7 @@ def _joined(configurations: Sequence[Configuration]) -> Configuration:
         record=all(own.record for own in configurations),
         options=next(options, usual),
         checkpoint=all(own.checkpoint for own in configurations),
+        workspace=any(own.workspace for own in configurations),
     )
 
 

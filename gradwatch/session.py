@@ -131,14 +131,17 @@ class Session:
         self._untap.add(self._reader.tap(first=self._steps == 0, sampled=sampled))
 
     @contained
-    def end_forward(self, loss: Tensor | None) -> None:
+    def end_forward(self, loss: Tensor | None, outputs: Sequence[Tensor] = ()) -> None:
         """Notice that a forward is done.
 
         Args:
             loss: Its unscaled loss, as the user's code returned it; None where unknown.
+            outputs: What the model gave, where the loss made of it will not be seen.
         """
         if loss is not None:
             self.observe_loss(loss)
+        if outputs:
+            self.jury.before_backward(outputs)
         self.jury.border("after_forward", logged=self._logged)
 
     @contained
@@ -158,6 +161,8 @@ class Session:
             root: The loss it begins from, scaled and divided; None where unknown.
         """
         self.window.backward_begins(root)
+        if root is not None:
+            self.jury.before_backward((root,))
         if self._needs.norms:
             self._reader.stale.backward_begins()
 
@@ -229,7 +234,7 @@ class Session:
             self.busy = False
 
     def _raise(self, finding: Finding) -> None:
-        kept = self.host.announce_checkpoint(finding.step)
+        kept = self.host.announce_checkpoint(finding)
         message = "\n".join([*finding.lines(), kept]).rstrip()
         raise NonFiniteGradientError(message, finding)
 
