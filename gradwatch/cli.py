@@ -1,4 +1,4 @@
-"""The command line: ``gradwatch replay BUNDLE --model package.module:factory``.
+"""The command line: ``gradwatch replay`` and ``gradwatch report``.
 
 Annotations are evaluated here, not kept as text: typer is imported inside a function, and reads
 them there.
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from gradwatch.non_finite.bundle_replay import BundleError, find_factory, replay_bundle
+from gradwatch.report.command import run_report
 
 if TYPE_CHECKING:
     import typer
@@ -55,6 +56,25 @@ def make_app() -> "typer.Typer":
         Exit code 0: the same fault; 1: not reproduced; 2: bad use.
         """
         raise typer.Exit(run_replay(bundle, model))
+
+    @app.command()
+    def report(
+        run_dir: Annotated[
+            Path, typer.Argument(help="Folder the run logged to, or any above it, or its record")
+        ] = Path(),
+        output: Annotated[
+            Path | None,
+            typer.Option(help="File to write, or a folder for it (default: beside the record)"),
+        ] = None,
+        run: Annotated[
+            int | None, typer.Option(help="Which of the record's runs, from 1 (default: the last)")
+        ] = None,
+    ) -> None:
+        """Write one HTML file that tells a run, also one that is going on or crashed.
+
+        Exit code 0: written, its path is printed; 2: bad use.
+        """
+        raise typer.Exit(run_report(run_dir, output, run))
 
     return app
 
