@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from gradwatch.non_finite.bundle_replay import BundleError, find_factory, replay_bundle
 from gradwatch.report.command import run_report
+from gradwatch.sinks.workspace import save_workspace, write_workspace
 
 if TYPE_CHECKING:
     import typer
@@ -76,6 +77,23 @@ def make_app() -> "typer.Typer":
         """
         raise typer.Exit(run_report(run_dir, output, run))
 
+    @app.command()
+    def workspace(
+        project: Annotated[str, typer.Argument(metavar="ENTITY/PROJECT", help="Where it goes")],
+        write: Annotated[
+            Path | None, typer.Option(help="Write its spec to this file instead; needs no login")
+        ] = None,
+        *,
+        renew: Annotated[
+            bool, typer.Option("--renew", help="Write over the one that is there")
+        ] = False,
+    ) -> None:
+        """Save a ready-made W&B page: the pictures on top, one panel a family below.
+
+        Exit code 0: it is there; 2: bad use, or W&B could not be reached.
+        """
+        raise typer.Exit(run_workspace(project, write, renew=renew))
+
     return app
 
 
@@ -99,6 +117,36 @@ def run_replay(bundle: Path, model: str) -> int:
         return BAD_USE
     sys.stdout.write("\n".join([*again.lines(), ""]))
     return (SAME if again.same else ANOTHER) if again.ran else BAD_USE
+
+
+def run_workspace(project: str, write: Path | None, *, renew: bool = False) -> int:
+    """Save the W&B page or write its spec, and print where it is.
+
+    Args:
+        project: ``ENTITY/PROJECT``.
+        write: File for the spec; None saves to W&B.
+        renew: Write over the page that is there.
+
+    Returns:
+        0 where it is there, 2 where it is not.
+    """
+    entity, slash, name = project.partition("/")
+    if not (entity and slash and name) or "/" in name:
+        sys.stderr.write(
+            f"gradwatch: expected ENTITY/PROJECT, as in W&B's address; got {project!r}\n"
+        )
+        return BAD_USE
+    try:
+        if write is None:
+            told = save_workspace(entity, name, renew=renew)
+        else:
+            write_workspace(entity, name, write)
+            told = str(write)
+    except Exception as error:  # noqa: BLE001 - no extra, no login, no network, no such project
+        sys.stderr.write(f"gradwatch: no workspace for {project}: {error}\n")
+        return BAD_USE
+    sys.stdout.write(f"{told}\n")
+    return SAME
 
 
 if __name__ == "__main__":
