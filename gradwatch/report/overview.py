@@ -96,8 +96,8 @@ def _notes(story: Story) -> list[str]:
         )
     if story.unreadable:
         notes.append(
-            f"{_count(story.unreadable, 'line')} of the record cut off, as a crash or a full disk "
-            "leaves them; everything else was read."
+            f"{_lines(story.unreadable)} cut off, as a crash or a full disk leaves them; "
+            "everything else was read."
         )
     if story.records and len(story.starts) < len(story.headers):
         notes.append("One of the starts of this run recorded no step.")
@@ -106,5 +106,5 @@ def _notes(story: Story) -> list[str]:
     return notes
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun} is" if number == 1 else f"{number:,} {noun}s are"
+def _lines(count: int) -> str:
+    return f"{count:,} line{'s' * (count > 1)} of the record {'are' if count > 1 else 'is'}"

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 import numpy as np
 import PIL.Image
 
-COLOURS = 64
+COLOURS = 96
 
 
 def as_png(image: PIL.Image.Image, exact: Sequence[tuple[int, int, int]] = ()) -> bytes:
-    """Give a PNG of at most 64 colours.
+    """Give a PNG of at most 96 colours.
 
     Args:
         image: RGB.
