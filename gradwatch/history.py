@@ -163,9 +163,9 @@ class _Layers:
         layers = self._in_order()
         used = len(self._axis.first)
         rows = np.asarray([self._index[layer] for layer in layers], dtype=np.int64)
-        grids = (self._low, self._high, self._bad, self._zero)
-        low, high, bad, zero = (grid[:used, rows].T for grid in grids)
         first, last = self._axis.steps()
+        low, high = (grid[:used, rows].T for grid in (self._low, self._high))
+        bad, zero = (grid[:used, rows].T for grid in (self._bad, self._zero))
         return LayerBins(layers, first, last, low, high, bad, zero, self._latest[rows])
 
     def _fold(self) -> None:

@@ -20,6 +20,7 @@ from gradwatch.pictures.picture import (
     legend,
 )
 from gradwatch.pictures.scale import Scale, step_ticks
+from gradwatch.pictures.statistics import middles
 from gradwatch.pictures.theme import LIGHT, NON_FINITE, ZERO, Theme, viridis
 from gradwatch.readings import BoolArray, FloatArray
 
@@ -97,14 +98,9 @@ def pool(bins: LayerBins, most: int = MOST_ROWS) -> Cells:
         most: Rows at most.
     """
     count, size = len(bins.layers), max(-(-len(bins.layers) // most), 1)
-    # Within a bin the norm wanders: its middle on the logarithmic scale stands for it.
-    low, high = bins.low.astype(np.float64), bins.high.astype(np.float64)
-    start = np.where(low > 0, low, high)
-    positive = high > 0
-    logs = np.where(positive, np.log10(np.where(positive, start * high, 1.0)) / 2, np.nan)
-    starts = np.arange(0, count, size)
-    rows = tuple((int(first), int(min(first + size, count)) - 1) for first in starts)
-    zero = (high == 0) & ~bins.bad
+    logs, zero = middles(bins), (bins.high == 0) & ~bins.bad
+    starts = range(0, count, size)
+    rows = tuple((first, min(first + size, count) - 1) for first in starts)
     if size == 1:
         return Cells(logs, bins.bad, zero, rows)
     seen = np.add.reduceat(np.isfinite(logs), starts, axis=0, dtype=np.int64)

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from gradwatch.pictures.canvas import Canvas, Rect, text_width
+from gradwatch.pictures.canvas import Canvas, Layer, Rect, text_width
+from gradwatch.pictures.markers import draw_marker
 from gradwatch.pictures.scale import Tick
 from gradwatch.pictures.theme import Colour, Theme
 
@@ -115,6 +116,10 @@ def swatch(canvas: Canvas, at: tuple[int, int], colour: Colour, kind: str) -> No
         canvas.frame(box, canvas.theme.muted)
     elif kind == "line":
         canvas.stroke([(x, y), (x + 18, y)], colour, 3)
-    else:
+    elif kind == "dashed":
         for start in (x, x + 7, x + 14):
             canvas.stroke([(start, y), (start + 4, y)], colour, 2)
+    else:
+        layer = Layer(Rect(x, y - 9, x + 24, y + 9))
+        draw_marker(layer, (x + 12, y), kind, 5.0)
+        canvas.put(layer, colour)

@@ -10,6 +10,7 @@ from gradwatch.readings import FloatArray, IntArray
 
 SMALLEST = 1e-45
 STEPS = (1, 2, 5, 10)
+LEAST_PLAIN = 1e-3
 UNITS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
@@ -141,13 +142,16 @@ def short_number(value: float) -> str:
 
     Examples:
         >>> short_number(65536.0), short_number(0.00002), short_number(-3.0)
-        ('65.5k', '2e-05', '−3')
+        ('65.5k', '2e−5', '−3')
     """
     for size, unit in UNITS:
         if abs(value) >= size * 10:
             return f"{value / size:.3g}{unit}".replace("-", "−", 1)
     text = f"{value:.4g}"
-    return text if "e" in text else text.replace("-", "−", 1)
+    if value and abs(value) < LEAST_PLAIN:
+        digits, exponent = f"{value:.3e}".split("e")
+        text = f"{float(digits):g}e{int(exponent)}"
+    return text.replace("-", "−")
 
 
 def _ones_twos_fives(low: float, high: float) -> list[float]:

@@ -92,7 +92,7 @@ def viridis(places: FloatArray) -> npt.NDArray[np.uint8]:
     at = np.clip(places, 0, 1) * (len(table) - 1)
     below = np.minimum(at.astype(np.int64), len(table) - 2)
     part = (at - below)[..., None]
-    mixed = table[below] * (1 - part) + table[below + 1] * part
+    mixed: FloatArray = table[below] * (1 - part) + table[below + 1] * part
     return np.rint(mixed).astype(np.uint8)
 
 
