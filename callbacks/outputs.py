@@ -16,7 +16,7 @@ from gradwatch.sinks.pictures import PictureSink
 from gradwatch.sinks.protocol import Sink
 from gradwatch.sinks.record import RunRecordSink
 from gradwatch.sinks.walls import image_walls
-from gradwatch.sinks.wandb import WandbSink, wandb_run
+from gradwatch.sinks.wandb import WandbSink, wandb_logger
 from gradwatch.sinks.workspace import require_workspaces
 from gradwatch.sinks.workspace_sink import WorkspaceSink
 
@@ -70,7 +70,7 @@ def sinks_of(
     if not trainer.is_global_zero:
         return []
     loggers = cast("list[MetricsLogger]", trainer.loggers)
-    sinks = [LoggerSink(loggers), *_rich_sinks(loggers, workspace=configuration.workspace)]
+    sinks = _logger_sinks(loggers, workspace=configuration.workspace)
     if configuration.console:
         sinks.append(ConsoleSink(write=trainer.print))
     if configuration.record and not getattr(trainer, "fast_dev_run", False):
@@ -78,16 +78,18 @@ def sinks_of(
     return [*sinks, *configuration.sinks]
 
 
-def _rich_sinks(loggers: Sequence[MetricsLogger], *, workspace: bool) -> list[Sink]:
-    """Make the sinks of those loggers that take more than numbers."""
-    sinks: list[Sink] = []
-    walls = image_walls(loggers)
-    run: Any = wandb_run(loggers)
-    if run is not None:
-        wandb_sink = WandbSink(run, pictures=False)
-        walls["W&B"] = wandb_sink.hang
-        sinks += [wandb_sink, *([WorkspaceSink(run)] if workspace else [])]
+def _logger_sinks(loggers: Sequence[MetricsLogger], *, workspace: bool) -> list[Sink]:
+    """Make the sinks of the loggers: numbers for all, and more for those that take more."""
+    plain = LoggerSink(loggers)
+    sinks: list[Sink] = [plain]
+    walls = [(wall, plain.fuse(logger)) for logger, wall in image_walls(loggers)]
+    logger = wandb_logger(loggers)
+    if logger is not None:
+        run: Any = logger.experiment
+        rich = WandbSink(run, pictures=False, fuse=plain.fuse(logger))
+        walls.append((rich.hang, plain.fuse(logger)))
+        sinks += [rich, WorkspaceSink(run)] if workspace else [rich]
     elif workspace:
         log.warning("gradwatch: workspace=True does nothing without a W&B logger")
-    # Before the others: their last rows come after the last pictures.
+    # Before the others at the end: their last rows come after the last pictures.
     return [PictureSink(walls), *sinks] if walls else sinks

@@ -9,9 +9,13 @@ from gradwatch.history import History
 from gradwatch.readings import Coverage, StepRecord
 from gradwatch.sinks.clock import PictureClock
 from gradwatch.sinks.fuse import Fuse, tell
+from gradwatch.tables import Table
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+# Numbers are logged under the name of this picture: no logger takes both under one key.
+KEYS = {"grad/loss_scale": "flow/loss_scale"}
 
 Pictures: TypeAlias = "Mapping[str, Image]"
 Wall: TypeAlias = Callable[[Pictures, int], object]
@@ -24,20 +28,21 @@ class PictureSink:
     A failure is told once and switches off the drawing, or the one wall it happened at.
     """
 
-    def __init__(self, walls: Mapping[str, Wall], *, tell: Callable[[str], object] = tell) -> None:
+    def __init__(
+        self, walls: Sequence[tuple[Wall, Fuse]], *, tell: Callable[[str], object] = tell
+    ) -> None:
         """Take the places pictures go to.
 
         Args:
-            walls: What each is called when it fails, and what is handed pictures by their key
-                and the step of the logger's x axis.
-            tell: Is handed the one line about a failure.
+            walls: What is handed pictures by their key and the step of the logger's x axis,
+                and what protects the logger behind it.
+            tell: Is handed the one line about a drawing that failed.
         """
-        self._walls = [
-            (wall, Fuse(f"gradwatch: pictures for {name}", tell)) for name, wall in walls.items()
-        ]
+        self._walls = list(walls)
         self._drawing = Fuse("gradwatch: drawing", tell)
         self._clock = PictureClock()
         self._history = History()
+        self._tables: dict[str, Table] = {}
         self._log_step = 0
         self._shown = True
 
@@ -55,6 +60,11 @@ class PictureSink:
         """Want a picture of what is wrong."""
         if finding.severity != "info":
             self._clock.ask()
+
+    def table(self, table: Table) -> None:
+        """Keep a table that a picture may be made of."""
+        self._tables[table.name] = table
+        self._shown = False
 
     def close(self) -> None:
         """Hang the last pictures, unless they hang already."""
@@ -78,4 +88,5 @@ class PictureSink:
     def _draw(self) -> "dict[str, Image]":
         from gradwatch.pictures import gallery
 
-        return {picture.name: picture.image for picture in gallery(self._history)}
+        drawn = gallery(self._history, tables=self._tables)
+        return {KEYS.get(picture.name, picture.name): picture.image for picture in drawn}

@@ -12,22 +12,21 @@ from gradwatch.sinks.pictures import Pictures, Wall
 Hanger: TypeAlias = Callable[[Any, Pictures, int], None]
 
 
-def image_walls(loggers: Iterable[object]) -> dict[str, Wall]:
-    """Give the walls of all loggers that show images, W&B's left out.
+def image_walls(loggers: Iterable[object]) -> list[tuple[object, Wall]]:
+    """Give the loggers that show images, W&B's left out.
 
     Args:
         loggers: The Trainer's loggers.
 
     Returns:
-        What each is called, and what to hand pictures and their step.
+        Each of them, and what to hand pictures and their step.
     """
-    walls: dict[str, Wall] = {}
+    walls: list[tuple[object, Wall]] = []
     for logger in loggers:
-        names = [base.__name__ for base in type(logger).__mro__]
-        known = next((name for name in names if name in HANGERS), None)
-        if known is not None:
-            several = f" {len(walls) + 1}" if known in walls else ""
-            walls[f"{known}{several}"] = partial(HANGERS[known], logger)
+        names = (base.__name__ for base in type(logger).__mro__)
+        hanger = next((HANGERS[name] for name in names if name in HANGERS), None)
+        if hanger is not None:
+            walls.append((logger, partial(hanger, logger)))
     return walls
 
 

@@ -23,12 +23,31 @@ PREFIXES = ("grad", *FAMILIES, "grad_norm_depth", "lr", "mem", "flow")
 ALERT_WAIT_SECONDS = 60
 
 
-class _HasExperiment(Protocol):
+class HasRun(Protocol):
+    """What is asked of a W&B logger.
+
+    Attributes:
+        experiment: Its run.
+    """
+
     experiment: Run
 
 
+def wandb_logger(loggers: Iterable[object]) -> "HasRun | None":
+    """Give the first W&B logger, whichever Lightning it comes from; None where there is none.
+
+    Args:
+        loggers: The Trainer's loggers.
+    """
+    for logger in loggers:
+        # Two Lightning namespaces have a class each, so the name is all they share.
+        if any(base.__name__ == "WandbLogger" for base in type(logger).__mro__):
+            return cast("HasRun", logger)
+    return None
+
+
 def wandb_run(loggers: Iterable[object], *, rank: int = 0) -> Run | None:
-    """Give the run behind the first W&B logger, whichever Lightning it comes from.
+    """Give the run behind the first W&B logger.
 
     Args:
         loggers: The Trainer's loggers.
@@ -38,21 +57,14 @@ def wandb_run(loggers: Iterable[object], *, rank: int = 0) -> Run | None:
     Returns:
         The run, or None where there is no W&B logger.
     """
-    if rank != 0:
-        return None
-    for logger in loggers:
-        # Two Lightning namespaces have a class each, so the name is all they share.
-        if any(base.__name__ == "WandbLogger" for base in type(logger).__mro__):
-            return cast("_HasExperiment", logger).experiment
-    return None
+    logger = wandb_logger(loggers) if rank == 0 else None
+    return None if logger is None else logger.experiment
 
 
 class WandbSink:
     """Send findings as alerts, and the gradient flow as pictures, to a W&B run.
 
-    A failure is told once and switches off the alerts, the pictures or the rest of this
-    sink; training goes on.
-
+    A failure is told once and switches this sink off; training goes on.
     """
 
     def __init__(
@@ -63,6 +75,7 @@ class WandbSink:
         limit: int | None = LIMIT,
         cooldown_steps: int = 1000,
         pictures: bool = True,
+        fuse: Fuse | None = None,
         tell: Callable[[str], object] = tell,
     ) -> None:
         """Take a run, as ``wandb.init`` or a W&B logger's ``experiment`` gives it.
@@ -75,15 +88,15 @@ class WandbSink:
             limit: Most layers of which each has its series; None writes every layer.
             cooldown_steps: Optimizer steps between two alerts of one rule in one layer.
             pictures: Draw them here; False where a `PictureSink` hands them to `hang`.
+            fuse: What protects the logger the run came from, so that both fail as one.
             tell: Is handed the one line about a failure.
         """
         self._gate = AlertGate(cooldown_steps)
         self._run = run
         self._rows = Rows(run, shared=scalars)
-        self._writing = Fuse("gradwatch: writing to W&B", tell)
-        self._alerts = Fuse("gradwatch: sending W&B alerts", tell)
+        self._fuse = fuse or Fuse("gradwatch: W&B", tell)
         self._keys = LayerKeys(limit) if scalars else None
-        self._pictures = PictureSink({"W&B": self.hang}, tell=tell) if pictures else None
+        self._pictures = PictureSink([(self.hang, self._fuse)], tell=tell) if pictures else None
         self._log_step = 0
         self._story = Story()
         self._closed = False
@@ -91,12 +104,12 @@ class WandbSink:
     def start(self, coverage: Sequence[Coverage]) -> None:  # noqa: ARG002 - the protocol's
         """Set the x axis of the keys, where no logger of Lightning's has done so."""
         if self._keys is not None:
-            self._writing.run(self._define_axis)
+            self._fuse.run(self._define_axis)
 
     def record(self, record: StepRecord) -> None:
         """Write scalars where asked to, and pictures when it is time."""
         self._log_step = record.log_step
-        self._writing.run(lambda: self._write(record))
+        self._fuse.run(lambda: self._write(record))
         if self._pictures is not None:
             self._pictures.record(record)
 
@@ -106,11 +119,13 @@ class WandbSink:
         if self._pictures is not None:
             self._pictures.finding(finding)
         if self._gate.passes(finding):
-            self._alerts.run(lambda: self._alert(finding))
+            self._fuse.run(lambda: self._alert(finding))
 
     def table(self, table: Table) -> None:
         """Write a table under its key, such as ``roofline/table``."""
-        self._writing.run(lambda: self._write_table(table))
+        self._fuse.run(lambda: self._write_table(table))
+        if self._pictures is not None:
+            self._pictures.table(table)
 
     def close(self) -> None:
         """Write last pictures, table and summary; the run itself stays open."""
@@ -119,7 +134,7 @@ class WandbSink:
         self._closed = True
         if self._pictures is not None:
             self._pictures.close()
-        self._writing.run(self._write_end)
+        self._fuse.run(self._write_end)
 
     def hang(self, pictures: Pictures, log_step: int) -> None:
         """Write pictures.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     Panel = LinePlot | MediaBrowser
 
 TITLE = "gradwatch"
-VIEW = "nw-gradwatch-v"
+VIEW = f"nw-{TITLE}-v"
 NO_EXTRA = "the W&B workspace needs wandb-workspaces: pip install 'gradwatch[workspace]'"
 COLUMNS = (
     "summary:flow/verdict",
@@ -200,7 +200,7 @@ def _find(entity: str, project: str) -> str | None:
     from wandb_workspaces.workspaces.errors import SpecVersionError
 
     try:
-        found = internal.get_view_dict(entity, project, VIEW)
+        found = internal.get_view_dict(entity, project, TITLE)
     except SpecVersionError:
         return ""
     except ValueError as error:
