@@ -1,6 +1,7 @@
 """The autograd graph: walked once from the loss, and what is wrong with it."""
 
 from gradwatch.graph.edits import Edit
+from gradwatch.graph.faults import judge_edits
 from gradwatch.graph.options import GraphOptions
 from gradwatch.graph.part import GraphWatch
 from gradwatch.graph.rules import (
@@ -8,7 +9,6 @@ from gradwatch.graph.rules import (
     find_cut,
     judge_bound,
     judge_cut,
-    judge_edit,
     judge_recurrence,
     judge_saturation,
 )
@@ -26,7 +26,7 @@ __all__ = [
     "find_cut",
     "judge_bound",
     "judge_cut",
-    "judge_edit",
+    "judge_edits",
     "judge_recurrence",
     "judge_saturation",
     "spine",

@@ -1,4 +1,4 @@
-"""Tensors that were kept for the backward and written over since: told before PyTorch raises."""
+"""Kept tensors that were written over or let go since: told before PyTorch raises on them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 _KEPT = "_raw_saved_"
 _CUSTOM = "tensors"
+SPENT = "backward through the graph a second time"
 _VERSIONS = re.compile(
     r"inplace operation: \[\S+ \[?(?P<shape>[\d, ]*)\]?\]"
     r"(?:, which is output \d+ of (?P<maker>\w+))?.*"
@@ -22,7 +23,7 @@ _VERSIONS = re.compile(
 
 
 class Edit(NamedTuple):
-    """One kept tensor that was written over.
+    """One kept tensor that the backward will not find as it was.
 
     Attributes:
         layer: Layer whose forward kept it.
@@ -30,7 +31,7 @@ class Edit(NamedTuple):
         kept: What it is to that operation: ``"self"``, ``"result"``, ``"weight"``, ...
         shape: Its sizes, such as ``"5, 8"``.
         maker: Operation that made it; empty for a leaf.
-        writes: Times it was written over since.
+        writes: Times it was written over since; 0 where an earlier backward has let it go.
     """
 
     layer: str
@@ -52,7 +53,7 @@ def kept_names(kind: type) -> tuple[str, ...]:
 
 
 def edits_in(node: Any, layer: str, operation: str) -> Iterator[Edit]:  # noqa: ANN401 - no public type
-    """Find kept tensors that were written over, by asking for them as the backward will.
+    """Find kept tensors that were written over or let go, by asking for them as the backward will.
 
     Where hooks pack and unpack what is kept (checkpointing, offloading), asking would run
     them, so that such a tensor is not looked at; nor is any where PyTorch cannot tell (older
@@ -69,8 +70,11 @@ def edits_in(node: Any, layer: str, operation: str) -> Iterator[Edit]:  # noqa: 
     for kept in kept_names(type(node)):
         name = "saved_tensors" if kept == _CUSTOM else f"_saved_{kept}"
         if _is_plain(getattr(node, _KEPT + kept, None)):
-            found = _VERSIONS.search(_complaint(node, name))
-            if found:
+            complaint = _complaint(node, name)
+            found = _VERSIONS.search(complaint)
+            if SPENT in complaint:
+                yield Edit(layer, operation, kept, "", "", 0)
+            elif found:
                 maker = operation_of(found["maker"] or "")
                 writes = int(found["now"]) - int(found["then"])
                 yield Edit(layer, operation, kept, found["shape"], maker, writes)

@@ -17,8 +17,9 @@ class GraphOptions:
     """How far the graph is walked and what of it is worth a word.
 
     Args:
-        micro_batches: Micro-batches whose graph is walked, from the first one on. It takes
-            three to tell a graph that grows from one that holds a part of the last step.
+        micro_batches: Most micro-batches whose graph is walked, from the first one on. Two
+            suffice unless the second still holds a part of the first; it takes three to tell
+            whether that grows.
         most_nodes: Nodes after which a walk stops, and says so; at most 20,000.
         saturating: Saturating functions in a row, without a way round or a normalisation
             between them, that are told.

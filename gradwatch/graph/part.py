@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from gradwatch.cooldown import Cooldown
 from gradwatch.cuts import CutProbe
+from gradwatch.graph.faults import judge_edits
 from gradwatch.graph.options import GraphOptions
 from gradwatch.graph.places import Places, next_number
 from gradwatch.graph.rules import (
@@ -15,7 +16,6 @@ from gradwatch.graph.rules import (
     find_cut,
     judge_bound,
     judge_cut,
-    judge_edit,
     judge_recurrence,
     judge_saturation,
 )
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 # Manual optimization may run many backwards in one micro-batch.
 WALKS_A_MICRO_BATCH = 3
 ONCE = 1 << 62
+# The second shows whether a part of the first one's graph is still there; if not, that was it.
+ALWAYS = 2
 
 
 class GraphWatch(Part):
@@ -81,7 +83,7 @@ class GraphWatch(Part):
             self._micro_batches += 1
             if not self._open:
                 self._open, self._since = True, next_number()
-            if self._micro_batches <= self.options.micro_batches:
+            if not self._over(self._micro_batches):
                 self._attach()
         elif border == "after_backward":
             self._open = False
@@ -89,6 +91,11 @@ class GraphWatch(Part):
                 self._places.paused = False
         elif border == "after_step":
             self._undo()
+
+    def _over(self, micro_batch: int) -> bool:
+        """Tell whether a micro-batch (from 1) is beyond those that are looked at."""
+        carries = self._earlier[-1:] > [0]
+        return micro_batch > self.options.micro_batches or (micro_batch > ALWAYS and not carries)
 
     def _attach(self) -> None:
         if self._places is None or self._probe is None:
@@ -100,8 +107,8 @@ class GraphWatch(Part):
 
     def before_backward(self, roots: Sequence[Tensor]) -> None:
         """Walk the graph behind the roots."""
-        due = self._micro_batches <= self.options.micro_batches
-        if self._places is None or not due or self._walks >= WALKS_A_MICRO_BATCH:
+        done = self._over(self._micro_batches) or self._walks >= WALKS_A_MICRO_BATCH
+        if self._places is None or done:
             return
         self._places.paused = True
         graph = walk(roots, self._surroundings(self._places))
@@ -110,11 +117,10 @@ class GraphWatch(Part):
             self._earlier.append(graph.earlier)
         if len(graph.nodes) > len(self._graph.nodes) and not self._shown:
             self._graph = graph
-        if graph.edits and self._stage is not None:
-            # The backward is about to raise on it: there will be no step to tell it with.
-            edit = judge_edit(graph.edits[0], len(graph.edits), self._step)
-            if self._cooldown.allows(edit):
-                self._stage.tell(edit)
+        fault = judge_edits(graph, self._step)
+        # The backward is about to raise on it: there will be no step to tell it with.
+        if fault is not None and self._stage is not None and self._cooldown.allows(fault):
+            self._stage.tell(fault)
         self._keep(judge_saturation(graph, self.options.saturating, self._step))
         self._keep(judge_bound(graph, self._step))
         self._keep(judge_recurrence(self._earlier, graph.joint, len(graph.nodes), self._step))
@@ -142,7 +148,7 @@ class GraphWatch(Part):
             cut = self._find_cut(reading)
             self._keep(judge_cut(cut, reading.step, told=self._beside_flow))
             self._show(cut, reading.step)
-        if self._micro_batches >= self.options.micro_batches:
+        if self._over(self._micro_batches + 1):
             self._let_go()
         found, self._found = self._found, []
         return found

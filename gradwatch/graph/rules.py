@@ -8,13 +8,12 @@ from math import prod
 from typing import NamedTuple
 
 from gradwatch.findings import LOSS, Evidence, Finding
-from gradwatch.graph.edits import Edit
 from gradwatch.graph.operations import SATURATING
 from gradwatch.graph.walk import Graph
+from gradwatch.graph.words import CARRIED, chain
 
 # A gradient that is multiplied by less than this at best does not train what is behind it.
 HOPELESS = 1e-3
-MOST_STATIONS = 6
 MOST_NAMES = 8
 GROWING_FROM = 3
 
@@ -30,7 +29,9 @@ def judge_saturation(graph: Graph, least: int, step: int) -> Finding | None:
         least: Saturating functions in a row that are told.
         step: Optimizer step.
     """
-    longest = max(graph.reached.values(), key=lambda i: graph.nodes[i].saturating, default=-1)
+    ends = [(graph.nodes[index].saturating, index) for index in graph.reached.values()]
+    # Of several parameters behind one run, the farthest from the loss.
+    longest = max(ends)[1] if ends else -1
     if longest < 0 or graph.stopped or graph.nodes[longest].saturating < least:
         return None
     parameter = graph.nodes[longest].layer
@@ -86,8 +87,7 @@ def judge_recurrence(earlier: Sequence[int], joint: str, nodes: int, step: int) 
             "nodes_of_earlier_steps": ", ".join(str(count) for count in earlier),
             "chain": chain([LOSS, joint, "the state of the step before"]),
         },
-        cause="a state is carried from step to step without being detached (a recurrent hidden "
-        "state, a running sum, a memory), so that each backward runs through all steps so far",
+        cause=CARRIED,
         remedy="detach() the state where the step takes it over",
     )
 
@@ -168,35 +168,6 @@ def judge_cut(cut: Cut | None, step: int, *, told: bool) -> Finding | None:
     )
 
 
-def judge_edit(edit: Edit, count: int, step: int) -> Finding:
-    """Word the first tensor that was written over between forward and backward.
-
-    Args:
-        edit: The edit, that nearest the loss.
-        count: Number of edits.
-        step: Optimizer step.
-    """
-    made = f", made by {edit.maker}," if edit.maker else ""
-    return Finding(
-        rule="in_place_edit",
-        layer=edit.layer,
-        severity="error",
-        step=step,
-        summary=f"a tensor that the backward of {edit.operation} needs was written over in place",
-        evidence={
-            "kept_as": edit.kept,
-            "shape": f"({edit.shape})",
-            "writes_since": edit.writes,
-            "edits": count,
-            "chain": chain([LOSS, f"{edit.layer} ({edit.operation})", "its kept tensor"]),
-        },
-        cause=f"the tensor{made} was kept by the forward and then changed by +=, an operation "
-        "with a trailing underscore, an inplace=True module, or an optimizer's early step",
-        remedy="do it out of place (x = x + y), or on a clone(); step the optimizer after every "
-        "backward that uses its weights",
-    )
-
-
 def judge_bound(graph: Graph, step: int) -> Finding | None:
     """Say that the walk stopped before the end.
 
@@ -217,24 +188,6 @@ def judge_bound(graph: Graph, step: int) -> Finding | None:
         cause="a very deep model, a loop of very many small operations, or a graph that grows",
         remedy="nothing where that is meant; GraphOptions(most_nodes=20_000) walks further",
     )
-
-
-def chain(stations: Sequence[str]) -> str:
-    """Show a way from the loss on, its middle left out where it is long.
-
-    Args:
-        stations: Names; empty ones are left out.
-
-    Examples:
-        >>> chain(["<loss>", "head", "", "net.3", "net.2", "net.1", "net.0", "stem"])
-        '<loss> → head → net.3 → … 2 more … → net.0 → stem'
-    """
-    known = [name for name in stations if name]
-    if len(known) > MOST_STATIONS:
-        half = MOST_STATIONS // 2
-        rest = len(known) - 2 * half + 1
-        known = [*known[:half], f"… {rest} more …", *known[len(known) - half + 1 :]]
-    return " → ".join(known)
 
 
 def _counted(names: Sequence[str]) -> str:

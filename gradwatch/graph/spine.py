@@ -56,8 +56,9 @@ def spine(graph: Graph, cut: Cut | None, *, rows: int, step: int) -> Table:
         A table named ``"graph"`` with the columns ``"depth"``, ``"layer"``, ``"operation"``
         and ``"mark"``: empty, ``"saturating"``, ``"in-place"`` or ``"cut"``.
     """
-    ends = _cut_rows(graph, cut)
-    stations = _fitted(_stations(graph), rows - len(ends))
+    way = _stations(graph)
+    ends = _cut_rows(way, cut)
+    stations = _fitted(way, rows - len(ends))
     bound = ", as far as it was walked" if graph.stopped else ""
     return Table(
         name="graph",
@@ -81,7 +82,7 @@ def _stations(graph: Graph) -> list[Station]:
         mark = "saturating" if node.operation in SATURATING else ""
         mark = "in-place" if (node.layer, node.operation) in edited else mark
         shown = () if node.operation in SILENT else (node.operation,)
-        if node.operation != PARAMETER:
+        if shown or mark:
             found.append(Station(node.depth, node.layer, node.layer, shown, mark))
     return [_united(group) for _, group in groupby(found, key=lambda each: each.first)]
 
@@ -104,18 +105,19 @@ def _fitted(stations: list[Station], rows: int) -> list[Station]:
             for each in stations
         ]
         stations = [_united(group) for _, group in groupby(cut_short, key=lambda each: each.first)]
-    size = -(-len(stations) // rows) if stations else 1
-    return [_united(stations[start : start + size]) for start in range(0, len(stations), size)]
+    head, rest = stations[:1], stations[1:]
+    size = max(1, -(-len(rest) // (rows - 1)))
+    return [*head, *(_united(rest[start : start + size]) for start in range(0, len(rest), size))]
 
 
 def _outer(name: str, level: int) -> str:
     return ".".join(name.split(".")[:level])
 
 
-def _cut_rows(graph: Graph, cut: Cut | None) -> list[Station]:
+def _cut_rows(way: list[Station], cut: Cut | None) -> list[Station]:
     if cut is None or not cut.layers:
         return []
-    depth = max((node.depth for node in graph.nodes), default=-1) + 1
+    depth = way[-1].depth + 1 if way else 0
     place = Station(depth, cut.place, cut.place, ("the graph is cut",), "cut")
     away = f"{len(cut.layers)} layer(s) not reached"
     return [place, Station(depth, cut.layers[-1], cut.layers[0], (away,), "")]

@@ -50,7 +50,7 @@ class Graph(NamedTuple):
 
     Attributes:
         nodes: (N,) the nodes; empty where nothing requires a gradient.
-        edits: Kept tensors that were written over.
+        edits: Kept tensors that were written over or let go.
         earlier: Number of nodes that are older than this step's forward.
         joint: Layer in which the graph goes over into that of an earlier step; empty if it
             does not.
