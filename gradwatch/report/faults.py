@@ -7,7 +7,7 @@ from gradwatch.report.markup import Html, tag
 from gradwatch.report.verdict import Group
 
 OPEN = 3
-MOST = 200
+MOST = 100
 # Evidence that is code or a file, by the name of its line.
 AS_CODE = frozenset({"written", "bundle"})
 

@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from gradwatch.history import History
 from gradwatch.pictures import DARK, LIGHT, Picture, Theme, gallery
-from gradwatch.report.hover import ABSENT, Series, pack_grid, pack_series, row_names, spans
+from gradwatch.report.hover_of import hover_of
 from gradwatch.report.listing import show_numbers
 from gradwatch.report.markup import Html, tag
 from gradwatch.report.png import as_png, as_uri
 from gradwatch.report.story import Story
 
-MOST_SERIES = 8
-# What the pointer reads from pictures over steps: the scalars that begin so.
-KEYS: Mapping[str, tuple[str, ...]] = {}
-FAMILIES: Mapping[str, tuple[str, str]] = {}
+# A colour scale needs more of them than lines and their smoothed edges.
+SCALE_COLOURS, LINE_COLOURS = 96, 32
 
 
 class Figure(NamedTuple):
@@ -42,7 +38,7 @@ def draw(story: Story) -> list[Figure]:
         story: The run.
     """
     pairs = zip(_drawn(story, LIGHT), _drawn(story, DARK), strict=True)
-    return [Figure(light, dark, _hover(story.history, light)) for light, dark in pairs]
+    return [Figure(light, dark, hover_of(story.history, light)) for light, dark in pairs]
 
 
 def show_figures(figures: Sequence[Figure], history: History) -> Html:
@@ -68,7 +64,11 @@ def hover_data(figures: Sequence[Figure]) -> dict[str, Any]:
 
 
 def _drawn(story: Story, theme: Theme) -> list[Picture]:
-    return gallery(story.history, theme=theme)
+    try:
+        return gallery(story.history, tables=story.tables, theme=theme)
+    except (ValueError, TypeError, LookupError):
+        # Somebody else's table of the same name: it is still listed, and costs no other picture.
+        return gallery(story.history, theme=theme)
 
 
 def _figure(figure: Figure) -> Html:
@@ -88,56 +88,12 @@ def _figure(figure: Figure) -> Html:
 def _image(picture: Picture, theme: Theme) -> Html:
     width, height = picture.image.size
     marks = (theme.ground, theme.absent, theme.zero, theme.non_finite)
+    colours = SCALE_COLOURS if picture.rows else LINE_COLOURS
     return tag(
         "img",
-        src=as_uri(as_png(picture.image, marks)),
+        src=as_uri(as_png(picture.image, colours, marks)),
         alt=f"{picture.title}. {picture.caption}",
         width=str(width),
         height=str(height),
         class_=theme.name,
     )
-
-
-def _hover(history: History, picture: Picture) -> Mapping[str, Any]:
-    if not picture.columns:
-        return {}
-    if picture.rows:
-        return _grid(history, picture)
-    return _lines(history, picture)
-
-
-def _grid(history: History, picture: Picture) -> Mapping[str, Any]:
-    bins = history.layers()
-    return {
-        "box": picture.box,
-        "columns": picture.columns,
-        "rows": row_names(bins.layers, picture.rows),
-        "steps": spans(bins.first, bins.last),
-        "unit": "gradient norm",
-        "absent": ABSENT,
-        **pack_grid(bins.low, bins.high, bins.bad, bins.zero, picture.rows),
-    }
-
-
-def _lines(history: History, picture: Picture) -> Mapping[str, Any]:
-    axis: Any = None
-    series = []
-    for key in _keys(history, picture.name):
-        bins = history.scalar(key)
-        if bins is not None and len(bins.first) == picture.columns:
-            axis = bins
-            series.append(Series(key, bins.low, bins.high))
-    if picture.name in FAMILIES:
-        family, label = FAMILIES[picture.name]
-        layers = axis = history.layers(family)
-        low, high = np.fmin.reduce(layers.low), np.fmax.reduce(layers.high)
-        series.append(Series(label, low, high))
-    if not series or len(axis.first) != picture.columns:
-        return {}
-    steps = spans(axis.first, axis.last)
-    shown = pack_series(series[:MOST_SERIES])
-    return {"box": picture.box, "columns": picture.columns, "steps": steps, **shown}
-
-
-def _keys(history: History, name: str) -> list[str]:
-    return [key for key in history.keys() if key.startswith(KEYS.get(name, ()))]  # noqa: SIM118

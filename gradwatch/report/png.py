@@ -9,19 +9,20 @@ from collections.abc import Sequence
 import numpy as np
 import PIL.Image
 
-COLOURS = 96
 
-
-def as_png(image: PIL.Image.Image, exact: Sequence[tuple[int, int, int]] = ()) -> bytes:
-    """Give a PNG of at most 96 colours.
+def as_png(
+    image: PIL.Image.Image, colours: int, exact: Sequence[tuple[int, int, int]] = ()
+) -> bytes:
+    """Give a PNG of few colours.
 
     Args:
         image: RGB.
-        exact: Colours that must come through unchanged however few pixels have them.
+        colours: How many at most.
+        exact: Those among them that come through unchanged however few pixels have them.
     """
-    few = image.quantize(COLOURS - len(exact), dither=0)
+    few = image.quantize(colours - len(exact), dither=0)
     pixels, indices = np.asarray(image), np.asarray(few).copy()
-    palette = (few.getpalette() or [])[: 3 * (COLOURS - len(exact))]
+    palette = (few.getpalette() or [])[: 3 * (colours - len(exact))]
     for colour in exact:
         indices[(pixels == colour).all(axis=2)] = len(palette) // 3
         palette = [*palette, *colour]

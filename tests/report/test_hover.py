@@ -82,7 +82,7 @@ def test_a_row_of_several_layers_is_named_by_its_ends() -> None:
 def test_a_single_pixel_of_a_colour_that_means_something_stays_exact() -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (60, 80, 3)).astype(np.uint8)
     pixels[17, 23] = (255, 0, 255)
-    png = as_png(PIL.Image.fromarray(pixels), [(255, 0, 255), (0, 0, 0)])
+    png = as_png(PIL.Image.fromarray(pixels), 96, [(255, 0, 255), (0, 0, 0)])
     read = np.asarray(PIL.Image.open(io.BytesIO(png)).convert("RGB"))
     assert tuple(read[17, 23]) == (255, 0, 255)
     assert len(np.unique(read.reshape(-1, 3), axis=0)) <= 96
