@@ -63,7 +63,8 @@ class Part(NamedTuple):
 
 # In the order people look: is it well, where does it die, why, what does it cost.
 PARTS = (
-    Part("Pictures", pictures=("flow/heatmap", "flow/profile")),
+    Part("Pictures", pictures=("flow/heatmap", "flow/profile", "flow/update_ratio",
+                               "flow/total_norm")),
     Part(
         "Gradient flow",
         lines=(
@@ -83,10 +84,12 @@ PARTS = (
             Lines("clipped steps", "^grad/clip_rate.*", "share of steps", log=False),
             Lines("loss scale", "^grad/loss_scale.*", "factor"),
         ),
+        pictures=("flow/loss_scale", "graph/chain"),
         tables=("flow/findings",),
     ),
     Part(
         "Learning rate",
+        pictures=("lr/signal",),
         lines=(
             Lines("SNR ‖θ‖ / ‖g‖", "^lr/snr.*", "ratio"),
             Lines("factor on the rate", "^lr/factor.*", "factor"),
@@ -95,13 +98,18 @@ PARTS = (
     ),
     Part(
         "Memory",
+        pictures=("mem/accelerator", "mem/process"),
         lines=(
             Lines("level and peak", "^mem/(allocated|reserved|cached|process|(process_)?peak)_MiB",
                   "MiB", log=False),
             Lines("change by phase", "^mem/.*_(forward|backward|step)_MiB", "MiB", log=False),
         ),
     ),
-    Part("Speed", tables=("roofline/table", "roofline/phases", "roofline/kernels", "fused/trials")),
+    Part(
+        "Speed",
+        pictures=("roofline/chart",),
+        tables=("roofline/table", "roofline/phases", "roofline/kernels", "fused/trials"),
+    ),
 )  # fmt: skip
 
 
