@@ -93,7 +93,6 @@ class CostCounter(TorchDispatchMode):
 
     Attributes:
         layers: Layer → cost, in order of first use.
-        names: Names of the operations that launched something.
         counts: (phase, name) → launches.
         pairs: How often an operation's output was read by the very next one.
         error: What went wrong, if counting had to stop.
@@ -103,7 +102,6 @@ class CostCounter(TorchDispatchMode):
         """Start with nothing counted."""
         super().__init__()
         self.layers: dict[str, LayerCost] = {}
-        self.names: set[str] = set()
         self.counts: Counter[tuple[Phase, str]] = Counter()
         self.pairs: Counter[Pair] = Counter()
         self.error: Exception | None = None
@@ -111,6 +109,11 @@ class CostCounter(TorchDispatchMode):
         self._region = Region(self._storages)
         self._place = _Place("forward", Span(LOSS, 0))
         self._last: tuple[str, frozenset[int]] = ("", frozenset())
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Where nothing is compiled, the import of the compiler would be the largest cost of all.
+        return False
 
     def __torch_dispatch__(
         self,
@@ -208,7 +211,6 @@ class CostCounter(TorchDispatchMode):
         before, written = self._last
         if written & {piece.storage for piece in reads}:
             self.pairs[Pair(phase, before, name)] += 1
-        self.names.add(name)
         self.counts[phase, name] += 1
         self._last = name, frozenset(piece.storage for piece in writes)
 

@@ -87,6 +87,7 @@ def _step(
     root = (loss or _usual_loss)(_call(module, batch))
     if not root.requires_grad:
         raise ConfigurationError(NO_LOSS)
+    study.cross("after_forward")
     study.cross("before_backward")
     root.backward()
     study.cross("after_backward")
