@@ -5,7 +5,6 @@ import hashlib
 import html
 import json
 import re
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -17,40 +16,10 @@ from gradwatch.callbacks import GradWatch
 from gradwatch.report import write_report
 from gradwatch.tables import Table
 from tests.kit import Net, fit, make_loader
-from tests.report.records import RECORD, fault, step, write, write_long
+from tests.report.parsed import Page
+from tests.report.records import RECORD, fault, step, write
 
 HOSTILE = "<script>alert(1)</script>\"'&</title><!--${style}"
-
-
-class Page(HTMLParser):
-    """A page taken apart as a browser would."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.scripts: list[str] = []
-        self.said: list[str] = []
-        self._inside = ""
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        self._inside = tag
-        if tag == "script":
-            self.scripts.append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        self._inside = ""
-
-    def handle_data(self, data: str) -> None:
-        if self._inside == "script":
-            self.scripts[-1] += data
-        elif self._inside != "style":
-            self.said.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.said).split())
 
 
 def page_of(*told: Any, **options: Any) -> Page:
@@ -197,15 +166,6 @@ def test_another_run_of_the_same_record_is_pointed_to() -> None:
     write([step(0)])
     page = page_of(step(0))
     assert "The record holds 2 runs; this is number 2" in page.text
-
-
-def test_a_long_run_of_a_deep_model_stays_under_a_megabyte_and_keeps_its_mark() -> None:
-    write_long(RECORD)
-    path = write_report(RECORD)
-    assert path.stat().st_size < 1_000_000
-    page = Page(path.read_text())
-    assert "0 to 9,999, 10,000 of them recorded" in page.text
-    assert "First non-finite step 5,000" in page.text
 
 
 def test_the_report_is_replaced_as_a_whole_and_nothing_is_left_beside_it() -> None:
