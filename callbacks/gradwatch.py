@@ -11,7 +11,7 @@ from gradwatch.choose import choose_parts
 from gradwatch.gradient_flow import GradientFlowOptions
 from gradwatch.memory import MemoryOptions
 from gradwatch.non_finite.policy import NonFiniteOptions
-from gradwatch.session import BackwardHooks, SessionOptions
+from gradwatch.session_options import BackwardHooks, SessionOptions
 from gradwatch.sinks.protocol import Sink
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gradwatch.host import RUNS
-from gradwatch.session import SessionOptions
+from gradwatch.session_options import SessionOptions
 from gradwatch.sinks.console import ConsoleSink
 from gradwatch.sinks.loggers import LoggerSink, MetricsLogger
 from gradwatch.sinks.pictures import PictureSink

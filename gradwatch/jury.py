@@ -96,6 +96,10 @@ class Jury:
         """Let the parts take back what must not outlive the batch."""
         self._ask(lambda part: part.after_batch(), None)
 
+    def close(self) -> None:
+        """Let the parts take everything off."""
+        self._ask(lambda part: part.close(), None)
+
     def scalars(self) -> dict[str, float]:
         """Collect the metrics of the step judged last."""
         merged: dict[str, float] = {}

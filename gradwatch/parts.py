@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from gradwatch.tables import Table
 
 Action = Literal["proceed", "skip", "raise"]
-Border = Literal["before_forward", "after_forward", "after_backward", "after_step"]
+Border = Literal[
+    "before_transfer",
+    "after_transfer",
+    "before_forward",
+    "after_forward",
+    "before_backward",
+    "after_backward",
+    "after_step",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +162,8 @@ class Part(ABC):
     def border(self, border: Border, *, logged: bool = True) -> None:  # noqa: B027 - optional
         """Notice that a phase of a micro-batch begins or ends.
 
+        A plain loop brings its batches to the device out of sight: no ``"…_transfer"`` there.
+
         Args:
             border: Which phase.
             logged: Whether the step is one that sinks record.
@@ -181,6 +191,9 @@ class Part(ABC):
 
     def after_batch(self) -> None:  # noqa: B027 - optional
         """Take back what must not outlive the batch; called after each batch and at the end."""
+
+    def close(self) -> None:  # noqa: B027 - optional
+        """Take everything off: the fit is over, or the session failed; may be called twice."""
 
     def scalars(self) -> Mapping[str, float]:
         """Give the metrics of the step judged last, keyed as they are logged.

@@ -13,7 +13,8 @@ from gradwatch.choose import checked, choose_parts
 from gradwatch.layers import unwrap
 from gradwatch.plain_host import PlainHost
 from gradwatch.ranks import Ranks
-from gradwatch.session import BackwardHooks, Session, SessionOptions
+from gradwatch.session import Session
+from gradwatch.session_options import BackwardHooks, SessionOptions
 from gradwatch.sinks.console import ConsoleSink
 from gradwatch.sinks.wandb import WandbSink
 from gradwatch.undo import Undo, patch_instance

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from gradwatch.cooldown import Cooldown
 from gradwatch.findings import Finding
-from gradwatch.memory.phases import StepMemory, cross, latest, memory_scalars
+from gradwatch.memory.phases import MEASURED, StepMemory, cross, latest, memory_scalars
 from gradwatch.memory.rules import RULES, MemoryOptions
 from gradwatch.memory.snapshot import MemorySnapshot, MemorySource, source_in_use
 from gradwatch.parts import Border, Needs, Part
@@ -48,6 +48,8 @@ class MemoryDelta(Part):
 
         No rule judges the process's memory, so that it is read on recorded steps only.
         """
+        if border not in MEASURED:
+            return
         if self._source is None:
             self._source = source_in_use()
         if not logged and self._source.kind == "process":

@@ -12,7 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from gradwatch import MemorySink
 from gradwatch.graph import GraphOptions, GraphWatch, judge_saturation, spine
 from gradwatch.plain_host import PlainHost
-from gradwatch.session import Session, SessionOptions
+from gradwatch.session import Session
+from gradwatch.session_options import SessionOptions
 from tests.graph.conftest import Plain, Told, look
 
 Tell = Callable[..., Told]
