@@ -13,7 +13,7 @@ from torch.autograd import profiler
 from torch.profiler import DeviceType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
 NS = 1e-9
 
@@ -92,12 +92,14 @@ def another_profiler_runs() -> bool:
     return torch.autograd._profiler_enabled()
 
 
-def _plain(raw: Iterable[torch._C._autograd._KinetoEvent]) -> list[Event]:
+def _plain(raw: Sequence[torch._C._autograd._KinetoEvent]) -> list[Event]:
+    # Seconds since 1970 leave a double a quarter of a microsecond: count from the first event.
+    first = min((each.start_ns() for each in raw), default=0)
     return [
         Event(
             name=each.name(),
-            start=each.start_ns() * NS,
-            end=(each.start_ns() + each.duration_ns()) * NS,
+            start=(each.start_ns() - first) * NS,
+            end=(each.start_ns() - first + each.duration_ns()) * NS,
             thread=each.start_thread_id(),
             sequence=each.sequence_nr(),
             forward_thread=each.fwd_thread_id(),

@@ -33,6 +33,7 @@ class Study:
     Attributes:
         evidence: What was seen; complete once ``done``.
         done: Whether everything was seen and is off again.
+        steps_needed: Steps the whole takes.
     """
 
     def __init__(self, model: nn.Module, options: RooflineOptions) -> None:
@@ -48,6 +49,7 @@ class Study:
             (Counting(self.evidence, model), 1),
         ]
         self._watched = 1 + options.traced_steps
+        self.steps_needed = options.warmup_steps + options.timed_steps + self._watched
         self._stage, self._left, self._updated = self._plan.pop(0)[0], options.warmup_steps, True
         self._begins: list[float] = []
 
