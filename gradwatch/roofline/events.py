@@ -6,11 +6,13 @@ events behind it cost a twentieth of that, and hold all that is needed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.autograd import profiler
 from torch.profiler import DeviceType
+
+from gradwatch.undo import Undo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,9 +52,11 @@ class Event(NamedTuple):
 
 
 class Recording:
-    """A run of torch's profiler that gives way where another one runs.
+    """A run of torch's profiler that gives way to any other one.
 
-    torch has one profiler per process: a second one would silently end the first.
+    torch has one profiler per process, and the last to start takes it over: ours would end
+    without a word, and its end would then end the other's. So ours does not start beside
+    another one, and stops before another one starts.
 
     Args:
         device: Device whose kernels are wanted.
@@ -62,6 +66,7 @@ class Recording:
         """Prepare; nothing is recorded yet."""
         accelerator = device.type if device.type != "cpu" else None
         self._profiler = profiler.profile(use_device=accelerator)
+        self._undo, self._runs = Undo(), False
 
     def start(self) -> bool:
         """Start recording.
@@ -72,19 +77,38 @@ class Recording:
         if another_profiler_runs():
             return False
         self._profiler.__enter__()
+        self._runs = True
+        for name in ("_prepare_trace", "_start_trace"):
+            self._watch(name)
         return True
 
     def stop(self) -> list[Event]:
         """Stop recording.
 
         Returns:
-            What was recorded; nothing if another profiler ended the recording.
+            What was recorded; nothing if it had to give way.
         """
-        if not another_profiler_runs():
+        if not self._runs:
             return []
-        self._profiler.__exit__(None, None, None)
+        self._end()
         results = self._profiler.kineto_results
         return [] if results is None else _plain(results.events())
+
+    def _end(self) -> None:
+        self._runs = False
+        self._undo()
+        self._profiler.__exit__(None, None, None)
+
+    def _watch(self, name: str) -> None:
+        inner = getattr(profiler.profile, name)
+
+        def give_way(other: profiler.profile) -> Any:  # noqa: ANN401 - as torch's own
+            if self._runs:
+                self._end()
+            return inner(other)
+
+        setattr(profiler.profile, name, give_way)
+        self._undo.add(lambda: setattr(profiler.profile, name, inner))
 
 
 def another_profiler_runs() -> bool:
