@@ -8,7 +8,7 @@ imported), else Pillow's own, which has few signs beyond ASCII: others are then 
 from __future__ import annotations
 
 import importlib.util
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -191,6 +191,7 @@ def _draw_shape(draw: ImageDraw.ImageDraw, kind: str, points: list[Point], reach
         draw.ellipse((x - reach, y - reach, x + reach, y + reach), fill=255)
 
 
+@lru_cache(maxsize=8192)
 def text_width(text: str, size: int = 12) -> int:
     """Give the pixels a line takes."""
     return round(_font(size).getlength(literal(text))) + 1
@@ -213,7 +214,9 @@ def cut(text: str, pixels: int, size: int = 12) -> str:
 
 def literal(text: str) -> str:
     """Give a text that takes one line whatever is in it."""
-    shown = "".join(sign if sign.isprintable() else _escape(sign) for sign in text)
+    shown = text
+    if not text.isprintable():
+        shown = "".join(sign if sign.isprintable() else _escape(sign) for sign in text)
     if _font_path() is None:
         return shown.translate(PLAIN).encode("ascii", "backslashreplace").decode()
     return shown

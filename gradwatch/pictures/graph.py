@@ -4,6 +4,7 @@ from itertools import groupby, pairwise
 from typing import NamedTuple
 
 from gradwatch.pictures.canvas import Canvas, Layer, Point, Rect, cut, shorten, text_width
+from gradwatch.pictures.columns import choose
 from gradwatch.pictures.markers import draw_marker
 from gradwatch.pictures.picture import WIDTH, Entry, Picture, begin, box_of, legend
 from gradwatch.pictures.theme import LIGHT, Colour, Theme
@@ -48,9 +49,9 @@ def graph_chain(table: Table, *, theme: Theme = LIGHT) -> Picture:
         theme: Colours.
 
     Raises:
-        ValueError: If a column is missing.
+        ConfigurationError: If a column is missing.
     """
-    links = _fit([_link(row) for row in _chosen(table)])
+    links = _fit([_link(row) for row in choose(table, Link._fields)])
     canvas = begin("Autograd graph", TOP + ROW * max(len(links), 1) + 16, theme)
     canvas.text((14, 46), cut(table.title, WIDTH - 28), colour=theme.muted)
     depth = 26 + max(text_width(link.depth) for link in [Link(DEPTH, "", "", ""), *links])
@@ -68,11 +69,6 @@ def graph_chain(table: Table, *, theme: Theme = LIGHT) -> Picture:
     return Picture(
         "graph/chain", "Autograd graph", CAPTION, canvas.image, box_of(canvas, chain)
     )  # fmt: skip
-
-
-def _chosen(table: Table) -> list[tuple[Cell, ...]]:
-    order = [table.columns.index(name) for name in Link._fields]
-    return [tuple(row[index] for index in order) for row in table.rows]
 
 
 def _link(row: tuple[Cell, ...]) -> Link:
@@ -100,7 +96,7 @@ def _chunks(run: list[Link], size: int, *, marked: bool) -> list[Link]:
     return [
         part[0]
         if len(part) == 1
-        else part[0]._replace(operation=f"{part[0].operation} … and {len(part) - 1} more rows")
+        else part[0]._replace(operation=f"{len(part)} rows: {part[0].operation} …")
         for part in parts
     ]
 
@@ -109,7 +105,7 @@ def _draw_line(canvas: Canvas, chain: Rect, links: list[Link]) -> None:
     """Draw the way of the gradient: it ends at a cut, and is thick where functions saturate."""
     theme, x = canvas.theme, chain.left + 20
     layer, flowing = Layer(chain), True
-    for index, (link, after) in enumerate(pairwise(links)):
+    for index, link in enumerate(links[:-1]):
         y = TOP + ROW * (index + 0.5)
         flowing = flowing and link.mark != "cut"
         if flowing:
@@ -117,9 +113,11 @@ def _draw_line(canvas: Canvas, chain: Rect, links: list[Link]) -> None:
         else:
             for start in (4, 10, 16):
                 canvas.stroke([(x, y + start), (x, y + start + 2)], theme.grid, 2)
-        if link.mark == after.mark == "saturating":
-            canvas.fill(Rect(x - 4, round(y), x + 5, round(y + ROW)), _colour("saturating", theme))
     canvas.put(layer, theme.muted)
+    for index, (link, after) in enumerate(pairwise(links)):
+        if link.mark == after.mark == "saturating":
+            y = round(TOP + ROW * (index + 0.5))
+            canvas.fill(Rect(x - 4, y, x + 5, y + ROW), _colour("saturating", theme))
 
 
 def _draw_link(canvas: Canvas, link: Link, at: Point, words: int) -> None:
