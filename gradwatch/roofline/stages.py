@@ -9,7 +9,7 @@ from torch.autograd.profiler import record_function
 
 from gradwatch.layers import is_compiled
 from gradwatch.roofline.clock import clock_of
-from gradwatch.roofline.costs import CostCounter
+from gradwatch.roofline.costs import CostCounter, LayerCost
 from gradwatch.roofline.events import Event, Recording
 from gradwatch.roofline.phases import split_steps
 from gradwatch.roofline.saved import SavedBytes
@@ -135,8 +135,7 @@ class Counting(WarmUp):
             self._evidence.notes.append(told)
         costs = self._counter.layers
         for layer, saved in self._saved.by_layer.items():
-            if layer in costs:
-                costs[layer].saved_bytes = saved
+            costs.setdefault(layer, LayerCost()).saved_bytes = saved
         self._evidence.costs = costs
         self._evidence.counts, self._evidence.pairs = self._counter.counts, self._counter.pairs
 

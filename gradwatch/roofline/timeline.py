@@ -156,9 +156,12 @@ class Reader:
         for event in events:
             while stack and stack[-1].event.end <= event.start:
                 stack.pop()
-            if event.name.startswith(_COLLECTIVES):
+            travels = event.name.startswith(_COLLECTIVES)
+            if travels:
                 self._line.communication.append((event.start, event.end))
-            elif not event.name.startswith(EDGE_MARK) and (main or stack or _is_frame(event)):
+            if event.name.startswith(EDGE_MARK):
+                continue
+            if main or stack or travels or _is_frame(event):
                 stack.append(self._open(event, stack[-1] if stack else None))
 
     def _open(self, event: Event, parent: _Open | None) -> _Open:
