@@ -3,8 +3,9 @@
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
-from gradwatch.pictures.canvas import Canvas, Layer, Point, Rect, cut, shorten, text_width
+from gradwatch.pictures.canvas import Canvas, Layer, Point, Rect
 from gradwatch.pictures.columns import choose
+from gradwatch.pictures.lettering import cut, shorten, text_width
 from gradwatch.pictures.markers import draw_marker
 from gradwatch.pictures.picture import WIDTH, Entry, Picture, begin, box_of, legend
 from gradwatch.pictures.theme import LIGHT, Colour, Theme

@@ -8,7 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from gradwatch.history import History, LayerBins
-from gradwatch.pictures.canvas import Canvas, Rect, shorten, text_width
+from gradwatch.pictures.canvas import Canvas, Rect
+from gradwatch.pictures.lettering import shorten, text_width
 from gradwatch.pictures.outline import Group, outline
 from gradwatch.pictures.picture import (
     WIDTH,

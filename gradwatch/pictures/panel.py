@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradwatch.pictures.canvas import Canvas, Layer, Point, Rect, text_width
+from gradwatch.pictures.canvas import Canvas, Layer, Point, Rect
+from gradwatch.pictures.lettering import text_width
 from gradwatch.pictures.markers import draw_marker
 from gradwatch.pictures.picture import (
     LABEL_SIZE,

@@ -6,7 +6,8 @@ Shapes: L layers, C bins of steps.
 import numpy as np
 
 from gradwatch.history import History, LayerBins
-from gradwatch.pictures.canvas import Canvas, Rect, shorten, text_width
+from gradwatch.pictures.canvas import Canvas, Rect
+from gradwatch.pictures.lettering import shorten, text_width
 from gradwatch.pictures.outline import Group, outline
 from gradwatch.pictures.panel import RIGHT, TOP, Panel
 from gradwatch.pictures.picture import WIDTH, Entry, Picture, begin, box_of, legend

@@ -6,7 +6,7 @@ Shapes: L layers, C bins of steps.
 import numpy as np
 
 from gradwatch.history import History
-from gradwatch.pictures.canvas import shorten
+from gradwatch.pictures.lettering import shorten
 from gradwatch.pictures.panel import Timeline, name_ends, widest
 from gradwatch.pictures.picture import Entry, Picture
 from gradwatch.pictures.scale import log_scale

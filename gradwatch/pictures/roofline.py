@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gradwatch.pictures.canvas import Canvas, Rect, shorten, text_width
+from gradwatch.pictures.canvas import Canvas, Rect
 from gradwatch.pictures.columns import choose
+from gradwatch.pictures.lettering import shorten, text_width
 from gradwatch.pictures.panel import Panel
 from gradwatch.pictures.picture import (
     WIDTH,

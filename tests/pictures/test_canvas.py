@@ -1,13 +1,15 @@
 """Text is literal and cut to its room; shapes stay within their rectangle."""
 
+import importlib.util
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from gradwatch.pictures import LIGHT, canvas
-from gradwatch.pictures.canvas import Canvas, Layer, Rect, cut, literal, shorten, text_width
+from gradwatch.pictures import LIGHT, lettering
+from gradwatch.pictures.canvas import Canvas, Layer, Rect
+from gradwatch.pictures.lettering import cut, literal, shorten, text_width
 
 
 @pytest.mark.parametrize("text", ["a", "blocks.0.attn.q_proj", "м" * 90, "x" * 2000])
@@ -64,21 +66,22 @@ def test_without_a_font_of_matplotlibs_signs_are_spelt_in_ascii(
         return None
 
     try:
-        for function in (canvas._font, canvas._font_path, text_width):
+        for function in (lettering.font, lettering._font_path, text_width):
             function.cache_clear()
-        monkeypatch.setattr(canvas.importlib.util, "find_spec", find_none)
+        monkeypatch.setattr(importlib.util, "find_spec", find_none)
         assert literal("10 ≥ 9 – слой") == "10 >= 9 - \\u0441\\u043b\\u043e\\u0439"
-        assert canvas.power(-3) == "1e-3"
+        assert lettering.power(-3) == "1e-3"
         drawn = Canvas(200, 40, LIGHT)
         drawn.text((5, 20), "× …")
         assert (np.asarray(drawn.image) < 128).any()
     finally:
-        for function in (canvas._font, canvas._font_path, text_width):
+        for function in (lettering.font, lettering._font_path, text_width):
             function.cache_clear()
 
 
 def test_no_plotting_library_is_imported() -> None:
     program = """
+import importlib.util
 import subprocess
 import sys
 from gradwatch.history import History

@@ -80,7 +80,7 @@ def test_marked_rows_of_a_long_chain_are_kept() -> None:
 
 
 def test_a_table_without_a_column_is_an_error() -> None:
-    with pytest.raises(ConfigurationError, match="'graph' cannot .* 'mark'"):
+    with pytest.raises(ConfigurationError, match=r"'graph' cannot .* 'mark'"):
         graph_chain(make_table("graph", ("depth", "layer", "operation"), [(0, "a", "b")]))
     with pytest.raises(ConfigurationError, match="it has layer"):
         roofline(make_table("roofline", ("layer",), [("a",)]), CEILINGS)
