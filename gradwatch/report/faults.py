@@ -34,7 +34,7 @@ def _card(one: Group, number: int) -> Html:
         tag("b", finding.rule.replace("_", " ")),
         tag("code", finding.layer),
         tag("span", f"step {finding.step:,}{rank}", class_="quiet"),
-        *([tag("span", f"× {one.count:,}", class_="count")] if one.count > 1 else []),
+        *([tag("span", f"× {one.times:,}", class_="count")] if one.times > 1 else []),
     )
     return tag(
         "details",
@@ -49,13 +49,13 @@ def _card(one: Group, number: int) -> Html:
 def _rows(one: Group) -> list[Html]:
     finding = one.shown
     rows = [("Cause", finding.cause), ("Remedy", finding.remedy)]
-    rows += [("Seen", _times(one))] if one.count > 1 else []
+    rows += [("Seen", _times(one))] if one.times > 1 else []
     shown = [_row(name, tag("span", text)) for name, text in rows if text]
     return [*shown, *_sentences(finding.evidence), *_numbers(finding.evidence)]
 
 
 def _times(one: Group) -> str:
-    return f"{one.count:,} times, the last at step {one.last_step:,}"
+    return f"{one.times:,} times, the last at step {one.last_step:,}"
 
 
 def _sentences(evidence: Mapping[str, Evidence]) -> list[Html]:

@@ -20,7 +20,7 @@ def as_png(
         colours: How many at most.
         exact: Those among them that come through unchanged however few pixels have them.
     """
-    few = image.quantize(colours - len(exact), dither=0)
+    few = image.quantize(colours - len(exact), dither=PIL.Image.Dither.NONE)
     pixels, indices = np.asarray(image), np.asarray(few).copy()
     palette = (few.getpalette() or [])[: 3 * (colours - len(exact))]
     for colour in exact:

@@ -19,12 +19,12 @@ class Group(NamedTuple):
 
     Attributes:
         shown: The gravest of them, the earliest among equals.
-        count: How many there are.
+        times: How many there are.
         last_step: Step of the last one.
     """
 
     shown: Finding
-    count: int
+    times: int
     last_step: int
 
 
@@ -53,7 +53,7 @@ def group(findings: Sequence[Finding]) -> list[Group]:
 
     Examples:
         >>> told = Finding(rule="dead", layer="net.0", severity="warning", step=3, summary="")
-        >>> group([told, told])[0].count
+        >>> group([told, told])[0].times
         2
     """
     kinds: dict[tuple[str, str], list[Finding]] = {}
