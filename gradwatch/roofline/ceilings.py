@@ -17,6 +17,8 @@ from torch import Tensor
 from gradwatch.roofline.remembered import recall, remember
 
 REPEATS = 5
+UNCOUNTED = 2
+LONG_SECONDS = 0.5
 COPY_BYTES = {"cpu": 64 << 20, "accelerator": 512 << 20}
 MATRIX_SIZES = {"cpu": (512, 1024), "accelerator": (4096, 8192)}
 # Longer than this for one product, and a larger one is not tried.
@@ -168,12 +170,17 @@ def _launch_seconds(device: torch.device) -> float:
 
 
 def _timed(call: Callable[[], object], device: torch.device) -> float:
-    """Give the median length of a call in seconds, the first ones left out."""
-    lengths = []
-    for _ in range(REPEATS + 2):
+    """Give the median length of a call in seconds; the first ones are left out.
+
+    A call that takes long is not repeated as often.
+    """
+    lengths: list[float] = []
+    while len(lengths) < REPEATS + UNCOUNTED and (
+        len(lengths) <= UNCOUNTED or sum(lengths) < LONG_SECONDS
+    ):
         synchronize(device)
         begun = time.perf_counter()
         call()
         synchronize(device)
         lengths.append(time.perf_counter() - begun)
-    return median(lengths[2:])
+    return median(lengths[UNCOUNTED:])
