@@ -72,7 +72,7 @@ def sinks_of(
     loggers = cast("list[MetricsLogger]", trainer.loggers)
     sinks = _logger_sinks(loggers, workspace=configuration.workspace)
     if configuration.console:
-        sinks.append(ConsoleSink(write=trainer.print))
+        sinks.append(ConsoleSink())
     if configuration.record and not getattr(trainer, "fast_dev_run", False):
         sinks.append(RunRecordSink(Path(root) / RUNS / "record.jsonl", config=config))
     return [*sinks, *configuration.sinks]
