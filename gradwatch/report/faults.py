@@ -7,6 +7,8 @@ from gradwatch.report.markup import Html, tag
 from gradwatch.report.verdict import Group
 
 OPEN = 3
+# What follows is shut away together: the first findings tell the story.
+MOST_IN_SIGHT = 12
 MOST = 100
 # Evidence that is code or a file, by the name of its line.
 AS_CODE = frozenset({"written", "bundle"})
@@ -19,10 +21,16 @@ def show_findings(groups: Sequence[Group]) -> Html:
         groups: Findings, joined and in order.
     """
     cards = [_card(one, number) for number, one in enumerate(groups[:MOST])]
-    hidden = len(groups) - len(cards)
+    shown = cards[:MOST_IN_SIGHT] or [tag("p", "No rule has found anything.", class_="quiet")]
+    rest = _rest(cards[MOST_IN_SIGHT:], len(groups) - len(cards))
+    return tag("section", tag("h2", "Findings"), *shown, rest, id="findings")
+
+
+def _rest(cards: Sequence[Html], hidden: int) -> Html:
+    if not cards:
+        return Html()
     more = tag("p", f"… and {hidden:,} more in the record", class_="quiet") if hidden else Html()
-    none = tag("p", "No rule has found anything.", class_="quiet") if not groups else Html()
-    return tag("section", tag("h2", "Findings"), *cards, more, none, id="findings")
+    return tag("details", tag("summary", f"{len(cards) + hidden:,} more findings"), *cards, more)
 
 
 def _card(one: Group, number: int) -> Html:

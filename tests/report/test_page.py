@@ -148,7 +148,7 @@ def test_a_table_is_shown_with_what_is_missing_in_it() -> None:
     rows = (("net.0", 12.5, 3), ("net.1", None, 12_000))
     table = Table(name="t", title="Layers", step=7, columns=("layer", "ms", "calls"), rows=rows)
     page = page_of(step(0), table)
-    assert "Layers at step 7 layer ms calls net.0 12.5 3 net.1 – 12,000" in page.text
+    assert "Layers at step 7, 2 rows layer ms calls net.0 12.5 3 net.1 – 12,000" in page.text
 
 
 def test_blind_layers_come_with_their_reason() -> None:
