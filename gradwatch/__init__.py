@@ -4,11 +4,14 @@ from gradwatch.adaptive_lr import AdaptiveLearningRateOptions
 from gradwatch.errors import ConfigurationError, GradwatchError, NonFiniteGradientError
 from gradwatch.findings import Finding
 from gradwatch.gradient_flow import GradientFlowOptions
+from gradwatch.graph import GraphOptions
 from gradwatch.memory import MemoryOptions
 from gradwatch.non_finite.policy import NonFiniteOptions
 from gradwatch.readings import Coverage, FlowReading, StepReading, StepRecord
+from gradwatch.roofline import RooflineOptions
 from gradwatch.sinks.memory import MemorySink
-from gradwatch.sinks.protocol import Sink
+from gradwatch.sinks.protocol import Sink, TableSink
+from gradwatch.tables import Table
 from gradwatch.watch import Watch, watch
 
 __all__ = [
@@ -19,13 +22,17 @@ __all__ = [
     "FlowReading",
     "GradientFlowOptions",
     "GradwatchError",
+    "GraphOptions",
     "MemoryOptions",
     "MemorySink",
     "NonFiniteGradientError",
     "NonFiniteOptions",
+    "RooflineOptions",
     "Sink",
     "StepReading",
     "StepRecord",
+    "Table",
+    "TableSink",
     "Watch",
     "watch",
 ]

@@ -30,8 +30,10 @@ if TYPE_CHECKING:
     from gradwatch.adaptive_lr import AdaptiveLearningRateOptions
     from gradwatch.findings import Finding
     from gradwatch.gradient_flow import GradientFlowOptions
+    from gradwatch.graph import GraphOptions
     from gradwatch.memory import MemoryOptions
     from gradwatch.non_finite.policy import NonFiniteOptions
+    from gradwatch.roofline import RooflineOptions
     from gradwatch.sinks.protocol import Sink
 
 
@@ -116,8 +118,8 @@ class Watch:
 
     def _leave(self, module: nn.Module, _args: object, output: object) -> None:
         if self._sees(module):
-            self._host.leave(output, self._session.begin_backward)
-            self._session.end_forward(None)
+            outputs = self._host.leave(output, self._session.begin_backward)
+            self._session.end_forward(None, outputs)
 
     def _close_backward(self) -> None:
         if self._host.backward_open:
@@ -223,17 +225,18 @@ def watch(
     non_finite: NonFiniteOptions | bool = True,
     gradient_flow: GradientFlowOptions | bool = True,
     memory: MemoryOptions | bool = True,
+    graph: GraphOptions | bool = True,
     adaptive_lr: AdaptiveLearningRateOptions | bool = False,
+    roofline: RooflineOptions | bool = False,
     backward_hooks: BackwardHooks = "sampled",
     log_every_n_steps: int = 50,
     byte_budget: int = 1 << 30,
     console: bool = True,
     sinks: Sequence[Sink] = (),
 ) -> Watch:
-    """Watch a model in a plain loop.
+    """Watch a model in a plain loop; an active ``wandb.run`` gets metrics, alerts and pictures.
 
-    Gradients are read when the optimizer steps: a norm that the loop clips itself is seen
-    after clipping. An active ``wandb.run`` gets metrics, alerts and pictures.
+    Gradients are read when the optimizer steps: a norm that the loop clips is seen after it.
 
     Args:
         model: The model; data-parallel and compiled wrappers are looked through.
@@ -242,7 +245,9 @@ def watch(
         non_finite: Options, True for the defaults, False to leave it out.
         gradient_flow: Likewise.
         memory: Likewise.
+        graph: Likewise; the walk begins at the model's outputs, the loss is not seen.
         adaptive_lr: Likewise; off by default, since it changes the training.
+        roofline: Likewise; off by default, since it takes some seconds.
         backward_hooks: ``"sampled"``, ``"every_step"`` or ``"module"``.
         log_every_n_steps: Optimizer steps between two recorded steps.
         byte_budget: Most bytes of batches held for a replay.
@@ -269,7 +274,9 @@ def watch(
         non_finite=non_finite,
         gradient_flow=gradient_flow,
         memory=memory,
+        graph=graph,
         adaptive_lr=adaptive_lr,
+        roofline=roofline,
     )
     options = SessionOptions(backward_hooks=backward_hooks, byte_budget=byte_budget)
     host = PlainHost(unwrap(model), optimizers, scaler, log_every_n_steps)

@@ -94,7 +94,8 @@ def test_the_counts_rates_and_averages_are_the_same(stories: tuple[Story, Story]
 def test_the_states_are_the_same_at_the_end(stories: tuple[Story, Story]) -> None:
     unbroken, resumed = stories
     assert differences(unbroken[2], resumed[2]) == []
-    assert set(resumed[2]) == {"non_finite", "gradient_flow", "adaptive_lr", "memory_delta"}
+    parts = {"non_finite", "gradient_flow", "adaptive_lr", "memory_delta", "graph"}
+    assert set(resumed[2]) == parts
 
 
 def test_without_its_state_a_run_tells_another_story() -> None:
