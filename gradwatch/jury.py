@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from gradwatch.findings import Finding
     from gradwatch.parts import Border, Part, Scene, Stage
-    from gradwatch.readings import StepReading
+    from gradwatch.readings import StepReading, StepRecord
 
 log = logging.getLogger("gradwatch")
 T = TypeVar("T")
@@ -99,6 +99,10 @@ class Jury:
     def close(self) -> None:
         """Let the parts take everything off."""
         self._ask(lambda part: part.close(), None)
+
+    def recorded(self, record: StepRecord) -> None:
+        """Show the parts a record."""
+        self._ask(lambda part: part.recorded(record), None)
 
     def scalars(self) -> dict[str, float]:
         """Collect the metrics of the step judged last."""

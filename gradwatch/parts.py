@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gradwatch.findings import Finding
     from gradwatch.non_finite.blame import Blame
     from gradwatch.non_finite.bundle import Kept
-    from gradwatch.readings import StepReading
+    from gradwatch.readings import StepReading, StepRecord
     from gradwatch.tables import Table
 
 Action = Literal["proceed", "skip", "raise"]
@@ -194,6 +194,13 @@ class Part(ABC):
 
     def close(self) -> None:  # noqa: B027 - optional
         """Take everything off: the fit is over, or the session failed; may be called twice."""
+
+    def recorded(self, record: StepRecord) -> None:  # noqa: B027 - optional
+        """Take a recorded step, complete with what its update did, as the sinks do.
+
+        Args:
+            record: The record; it belongs to a step before the one at hand.
+        """
 
     def scalars(self) -> Mapping[str, float]:
         """Give the metrics of the step judged last, keyed as they are logged.

@@ -261,6 +261,7 @@ class Session:
     def _record(self, values: Mapping[str, FloatArray], *, last: bool) -> None:
         for record in self._ledger.records(values, last=last):
             self.teller.record(record)
+            self.jury.recorded(record)
 
     def _tell(self, finding: Finding) -> None:
         self.findings.append(finding)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gradwatch.graph.operations import operation_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Hashable, Iterator
 
 _KEPT = "_raw_saved_"
 _CUSTOM = "tensors"
@@ -43,7 +43,7 @@ class Edit(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def kept_names(kind: type) -> tuple[str, ...]:
+def kept_names(kind: Hashable) -> tuple[str, ...]:
     """Name what nodes of a class keep for their backward.
 
     Args:

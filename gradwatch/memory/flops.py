@@ -38,10 +38,8 @@ def _shapes(node: Any) -> Shapes:  # noqa: ANN401 - as above
     """Give the sizes of what a node keeps as it is, and of the products it keeps sizes of."""
     known: dict[str, tuple[int, ...]] = {}
     for kept, name in plainly_kept(node):
-        sizes = getattr(node, f"{name}_sym_sizes", None)
-        if sizes is None:
-            sizes = getattr(_asked(node, name), "shape", ())
-        known[kept] = tuple(sizes)
+        sizes: Any = getattr(node, f"{name}_sym_sizes", None)
+        known[kept] = tuple(getattr(_asked(node, name), "shape", ()) if sizes is None else sizes)
     return known
 
 

@@ -32,7 +32,7 @@ class Held(NamedTuple):
     Attributes:
         operation: Operation that made them.
         shape: Their sizes.
-        count: How many there are.
+        number: How many there are.
         retained: How many of them keep their gradient (``retain_grad``).
         nbytes: Their own bytes; what their graphs hold is not counted.
         holder: What holds one of them, as the user would write it; empty where unknown.
@@ -40,7 +40,7 @@ class Held(NamedTuple):
 
     operation: str
     shape: tuple[int, ...]
-    count: int
+    number: int
     retained: int
     nbytes: int
     holder: str = ""
@@ -54,7 +54,8 @@ def with_graph() -> list[Tensor]:
 
 
 def _below(kind: type) -> Iterator[type]:
-    for each in kind.__subclasses__():
+    below: list[type] = kind.__subclasses__()
+    for each in below:
         yield each
         yield from _below(each)
 
@@ -157,7 +158,7 @@ def _holder(value: object, ours: list[object], names: dict[int, str]) -> str:
 
 def _is_ours(value: object, ours: list[object]) -> bool:
     if isinstance(value, FrameType):
-        return value.f_globals.get("__name__", "").startswith("gradwatch.")
+        return str(value.f_globals.get("__name__", "")).startswith("gradwatch.")
     return any(value is each for each in ours)
 
 

@@ -130,7 +130,7 @@ class MemoryDelta(Part):
         if not due or self._look is None or not self._cooldown.is_due(finding):
             return finding
         held = self._look.alive(self.options.window_steps // 2)
-        evidence: dict[str, Evidence] = {"tensors_with_graph": sum(each.count for each in held)}
+        evidence: dict[str, Evidence] = {"tensors_with_graph": sum(each.number for each in held)}
         evidence |= {"held_in": held[0].holder} if held and held[0].holder else {}
         return replace(finding, evidence={**finding.evidence, **evidence})
 

@@ -174,7 +174,7 @@ def judge_kept_graphs(held: Sequence[Held], steps: int, step: int) -> Finding | 
     most = held[0]
     retained = sum(each.retained for each in held)
     evidence: dict[str, Evidence] = {
-        "tensors": sum(each.count for each in held),
+        "tensors": sum(each.number for each in held),
         "over_steps": steps,
         "made_by": most.operation,
         "shape": str(most.shape),

@@ -119,8 +119,8 @@ def test_lazy_modules_are_named_once_they_have_parameters(tell: Tell) -> None:
 
 @pytest.fixture
 def one_process(tmp_path: Any) -> Iterator[None]:
-    store = distributed.FileStore(str(tmp_path / "store"), 1)
-    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    there = f"file://{tmp_path / 'store'}"
+    distributed.init_process_group("gloo", init_method=there, rank=0, world_size=1)
     yield
     distributed.destroy_process_group()
 

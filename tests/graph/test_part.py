@@ -213,12 +213,14 @@ def test_reentrant_checkpoints_and_frozen_layers_are_no_cuts(tell: Tell) -> None
     class Checkpoints(Plain):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             x = batch[0].flatten(1).requires_grad_()
-            hidden = checkpoint(self.net[0], x, use_reentrant=True)
-            return F.cross_entropy(self.net[1](hidden), batch[1])
+            hidden = checkpoint(body, x, use_reentrant=True)
+            return F.cross_entropy(head(hidden), batch[1])
 
-    net = nn.Sequential(nn.Sequential(nn.Linear(36, 8), nn.Tanh()), nn.Linear(8, 3))
+    first, head = nn.Linear(36, 8), nn.Linear(8, 3)
+    body = nn.Sequential(first, nn.Tanh())
+    net = nn.Sequential(body, head)
     assert tell(Checkpoints(net)).findings == []
-    net[0][0].requires_grad_(False)
+    first.requires_grad_(False)
     assert tell(Plain(net)).findings == []
 
 
@@ -231,7 +233,8 @@ class Adversarial(pl.LightningModule):
         self.maker, self.judge = nn.Linear(36, 36), nn.Linear(36, 1)
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        second, first = self.optimizers()  # type: ignore[misc]
+        optimizers: Any = self.optimizers()
+        second, first = optimizers
         made = self.maker(batch[0].flatten(1))
         first.zero_grad()
         self.manual_backward(self.judge(made.detach()).mean())

@@ -209,7 +209,8 @@ def test_a_custom_function_is_walked_by_its_name() -> None:
 
     x = torch.ones(2, requires_grad=True)
     kept = x * 1
-    seen = walk([Twice.apply(kept).sum()], Surroundings({}, lambda _: ""))
+    doubled: Any = Twice.apply(kept)  # type: ignore[no-untyped-call]
+    seen = walk([doubled.sum()], Surroundings({}, lambda _: ""))
     assert [node.operation for node in seen.nodes] == ["sum", "twice", "mul", "parameter"]
 
 

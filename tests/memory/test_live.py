@@ -59,7 +59,7 @@ def test_a_list_of_losses_is_found_where_it_lies(
     keep: Callable[[Keeps, Tensor], Any], holder: str
 ) -> None:
     (held,) = run(keep)
-    assert (held.operation, held.shape, held.count, held.retained) == ("sum", (), 20, 0)
+    assert (held.operation, held.shape, held.number, held.retained) == ("sum", (), 20, 0)
     assert held.holder.endswith(holder)
     RECORDER.seen.clear()
 
@@ -68,7 +68,7 @@ def test_a_local_list_is_called_one() -> None:
     kept: list[Tensor] = []
     (held,) = run(lambda model, loss: kept.append(loss))
     # A closure's variable has a cell, and that is all that refers to the list.
-    assert held.count == len(kept) == 20
+    assert held.number == len(kept) == 20
 
 
 def test_detached_losses_are_not_found() -> None:
