@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 import torch
@@ -150,7 +151,7 @@ def _matrix_rate(device: torch.device, dtype: str) -> float:
     for size in MATRIX_SIZES[_kind(device)]:
         left = torch.ones(size, size, device=device, dtype=getattr(torch, dtype))
         out = torch.empty_like(left)
-        seconds = _timed(lambda left=left, out=out: torch.mm(left, left, out=out), device)
+        seconds = _timed(partial(torch.mm, left, left, out=out), device)
         best = max(best, 2 * size**3 / seconds)
         if seconds > ENOUGH_SECONDS:
             break

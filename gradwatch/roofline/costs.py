@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradwatch.findings import LOSS
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch import Tensor
-    from torch._ops import OpOverload
 
 log = logging.getLogger("gradwatch")
 
@@ -100,7 +100,7 @@ class CostCounter(TorchDispatchMode):
 
     def __init__(self, spans: Spans) -> None:
         """Start with nothing counted."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.layers: dict[str, LayerCost] = {}
         self.counts: Counter[tuple[Phase, str]] = Counter()
         self.pairs: Counter[Pair] = Counter()
@@ -110,6 +110,9 @@ class CostCounter(TorchDispatchMode):
         self._place = _Place("forward", Span(LOSS, 0))
         self._last: tuple[str, frozenset[int]] = ("", frozenset())
 
+    # Operators over functions (flex attention) are refused to a mode that does not say this.
+    supports_higher_order_operators = True
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         # Where nothing is compiled, the import of the compiler would be the largest cost of all.
@@ -117,7 +120,7 @@ class CostCounter(TorchDispatchMode):
 
     def __torch_dispatch__(
         self,
-        func: OpOverload[..., Any],
+        func: Any,  # noqa: ANN401 - also operators over functions
         types: Sequence[type],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
@@ -125,7 +128,7 @@ class CostCounter(TorchDispatchMode):
         """Run an operation unchanged and count it."""
         known = kwargs or {}
         out = func(*args, **known)
-        if self.error is None:
+        if self.error is None and isinstance(func, OpOverload):
             try:
                 self._count(func, args, known, out)
             except Exception as error:

@@ -113,7 +113,7 @@ class Recording:
 
 def another_profiler_runs() -> bool:
     """Tell whether torch's profiler is recording in this process."""
-    return torch.autograd._profiler_enabled()
+    return torch._C._autograd._profiler_enabled()
 
 
 def _plain(raw: Sequence[torch._C._autograd._KinetoEvent]) -> list[Event]:

@@ -56,8 +56,16 @@ def profile(
 
     Examples:
         >>> quick = RooflineOptions(warmup_steps=1, timed_steps=1, traced_steps=1)
-        >>> told = profile(nn.Linear(64, 64), torch.ones(8, 64), options=quick)
-        >>> [(own.layer, own.kind) for own in told.layers][0]
+        >>> machine = Ceilings(
+        ...     device="toy",
+        ...     copy_bytes_per_second=1e10,
+        ...     matrix_flops_per_second={"float32": 1e11},
+        ...     launch_seconds=1e-3,
+        ... )
+        >>> told = profile(
+        ...     nn.Linear(64, 64), torch.ones(8, 64), options=quick, ceilings=machine
+        ... )
+        >>> told.layers[0].layer, told.layers[0].kind
         ('<root>', 'launch-bound')
     """
     chosen = options or RooflineOptions()

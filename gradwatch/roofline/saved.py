@@ -73,9 +73,10 @@ def _unpack(tensor: Tensor) -> Tensor:
 
 def _address(tensor: Tensor) -> int:
     try:
-        return tensor.untyped_storage()._cdata
+        address: int = tensor.untyped_storage()._cdata
     except (RuntimeError, NotImplementedError):  # a wrapper without memory of its own
         return id(tensor)
+    return address
 
 
 def _stored_bytes(tensor: Tensor) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -75,7 +76,7 @@ class Spans:
             if module in blocked:
                 self.blocked[name] = blocked[module]
                 continue
-            enter, leave = Hook(lambda *_, own=name: self._enter(own)), Hook(self._leave)
+            enter, leave = Hook(partial(self._enter, name)), Hook(self._leave)
             undo.add(module.register_forward_pre_hook(enter).remove)
             undo.add(module.register_forward_hook(leave, always_call=True).remove)
         return undo
@@ -107,7 +108,7 @@ class Spans:
             self._threads[ident] = _Thread(len(self._threads))
         return self._threads[ident]
 
-    def _enter(self, name: str) -> None:
+    def _enter(self, name: str, *_: object) -> None:
         own, mark = self._own(), None
         if self._mark:
             mark = record_function(f"{MARK}{own.number}:{name}")
@@ -131,5 +132,5 @@ class Spans:
     def _note(self, own: _Thread) -> None:
         self._count += 1
         layer = own.stack[-1][0] if own.stack else LOSS
-        own.starts.append(torch.autograd._get_sequence_nr())
+        own.starts.append(torch._C._autograd._get_sequence_nr())
         own.spans.append(Span(layer, self._count))

@@ -119,7 +119,7 @@ def test_after_an_exception_nothing_is_left(batch: int) -> None:
     with pytest.raises(RuntimeError, match="stopped by hand"):
         fit(net, [callback, Breaks(batch)], make_loader(80))
     assert attached(net) == 0
-    assert not torch.autograd._profiler_enabled()
+    assert not torch._C._autograd._profiler_enabled()
     assert torch._C._len_torch_dispatch_stack() == 0
     assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
 

@@ -190,7 +190,7 @@ def test_after_a_module_that_raises_nothing_is_left_on_it() -> None:
         profile(model, torch.ones(2, 4), options=ONCE)
     assert not any(own._forward_hooks or own._forward_pre_hooks for own in model.modules())
     assert torch._C._len_torch_dispatch_stack() == 0
-    assert not torch.autograd._profiler_enabled()
+    assert not torch._C._autograd._profiler_enabled()
 
 
 def test_beside_another_profiler_phases_are_timed_and_the_rest_is_said_to_be_missing() -> None:
