@@ -67,11 +67,13 @@ class Stage(NamedTuple):
         model: The model, wrappers looked through.
         tell: Tells a finding.
         show: Shows a table.
+        given: The model as it was handed over, wrappers and all; None where nobody wraps.
     """
 
     model: nn.Module
     tell: Callable[[Finding], None]
     show: Callable[[Table], None]
+    given: nn.Module | None = None
 
 
 class Answer(NamedTuple):

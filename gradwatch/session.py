@@ -82,7 +82,7 @@ class Session:
         keep = self._needs.replay
         self.window = Window(self.model, keep=keep, byte_budget=options.byte_budget)
         self._untap, self._steps, self._logged = Undo(), 0, True
-        self.jury.open(Stage(self.model, self._tell, self.teller.table))
+        self.jury.open(Stage(self.model, self._tell, self.teller.table, model))
         self.jury.start(self._reader.order)
 
     @contained

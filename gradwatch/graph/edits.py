@@ -87,7 +87,8 @@ def plainly_kept(node: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - as a
     Yields:
         What it is to the operation, and the attribute that gives it.
     """
-    for kept in kept_names(type(node)):
+    kind: Any = type(node)
+    for kept in kept_names(kind):
         if _is_plain(getattr(node, _KEPT + kept, None)):
             yield kept, "saved_tensors" if kept == _CUSTOM else f"_saved_{kept}"
 

@@ -40,7 +40,7 @@ class SymptomWatch(Part):
         self._begin(None)
 
     def _begin(self, stage: Stage | None) -> None:
-        self._devices = devices_of(stage.model) if stage else 1
+        self._devices = devices_of(stage.given or stage.model) if stage else 1
         self._stage = stage
         self._dtypes: dict[str, torch.dtype] | None = None
         self._ratios: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=PATIENCE))
@@ -57,10 +57,11 @@ class SymptomWatch(Part):
 
     def recorded(self, record: StepRecord) -> None:
         """Keep the sizes of true updates."""
-        if record.flow is None or record.flow.update_ratio is None:
-            return
         flow = record.flow
-        moved = zip(flow.layers, flow.update_ratio.tolist(), flow.grad_norm.tolist(), strict=True)
+        ratios = None if flow is None else flow.update_ratio
+        if flow is None or ratios is None:
+            return
+        moved = zip(flow.layers, ratios.tolist(), flow.grad_norm.tolist(), strict=True)
         for layer, ratio, grad in moved:
             if grad > 0 and ratio >= 0:
                 self._ratios[layer].append(ratio)
