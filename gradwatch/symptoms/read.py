@@ -48,7 +48,7 @@ def devices_of(model: nn.Module) -> int:
         model: The model, with its wrappers.
     """
     wrappers = [each for each in model.modules() if isinstance(each, DataParallel)]
-    return max(1, *(len(each.device_ids) for each in wrappers))
+    return max([1, *(len(each.device_ids) for each in wrappers)])
 
 
 def half_copy_only(optimizer: Optimizer) -> str:
