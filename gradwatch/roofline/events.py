@@ -12,12 +12,14 @@ import torch
 from torch.autograd import profiler
 from torch.profiler import DeviceType
 
+from gradwatch.roofline.operations import SILENT
 from gradwatch.undo import Undo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 NS = 1e-9
+_QUIET = frozenset(f"aten::{name}" for name in SILENT)
 
 
 class Event(NamedTuple):
@@ -117,19 +119,24 @@ def another_profiler_runs() -> bool:
 
 
 def _plain(raw: Sequence[torch._C._autograd._KinetoEvent]) -> list[Event]:
+    """Copy what is needed, by position: a step has thousands of events.
+
+    Views and empty memory are left out: they launch nothing, on whatever device.
+    """
     # Seconds since 1970 leave a double a quarter of a microsecond: count from the first event.
     first = min((each.start_ns() for each in raw), default=0)
     return [
         Event(
-            name=each.name(),
-            start=(each.start_ns() - first) * NS,
-            end=(each.start_ns() - first + each.duration_ns()) * NS,
-            thread=each.start_thread_id(),
-            sequence=each.sequence_nr(),
-            forward_thread=each.fwd_thread_id(),
-            identity=each.correlation_id(),
-            launched_by=each.linked_correlation_id(),
-            on_device=each.device_type() != DeviceType.CPU,
+            name,
+            (each.start_ns() - first) * NS,
+            (each.start_ns() - first + each.duration_ns()) * NS,
+            each.start_thread_id(),
+            each.sequence_nr(),
+            each.fwd_thread_id(),
+            each.correlation_id(),
+            each.linked_correlation_id(),
+            each.device_type() != DeviceType.CPU,
         )
         for each in raw
+        if (name := each.name()) not in _QUIET
     ]

@@ -122,7 +122,7 @@ class Spans:
         own = self._own()
         if not own.stack:
             return
-        _, mark = own.stack.pop()
+        mark = own.stack.pop()[1]
         self._note(own)
         if self._nvtx:
             torch.cuda.nvtx.range_pop()

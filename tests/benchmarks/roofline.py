@@ -47,7 +47,7 @@ def make_resnet() -> Subject:
     """ResNet-50 on 64 images of 224×224; on a CPU its first two stages on 2 of 64×64."""
     from transformers import ResNetConfig, ResNetForImageClassification
 
-    short = {} if CARD else {"hidden_sizes": [256, 512], "depths": [2, 2]}
+    short: dict[str, Any] = {} if CARD else {"hidden_sizes": [256, 512], "depths": [2, 2]}
     count, size = (64, 224) if CARD else (2, 64)
     model = ResNetForImageClassification(ResNetConfig(**short))
     batch = {
@@ -61,7 +61,7 @@ def make_gpt2() -> Subject:
     """GPT-2 (124 M) on 8 × 1024 tokens; on a CPU two of its blocks on 1 × 128."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    short = {} if CARD else {"n_layer": 2, "vocab_size": 4096}
+    short: dict[str, Any] = {} if CARD else {"n_layer": 2, "vocab_size": 4096}
     count, length = (8, 1024) if CARD else (1, 128)
     model = GPT2LMHeadModel(GPT2Config(**short, bos_token_id=0, eos_token_id=0))
     tokens = torch.randint(0, 4096, (count, length))
