@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from lightning.pytorch import Trainer
-from torch import nn
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor, nn
 
 import gradwatch
 from gradwatch import MemorySink
@@ -29,46 +29,60 @@ TRANSFORMER = {
     "flow/total_norm": "total_norm",
     "lr/signal": "learning_rate",
     "mem/process": "memory",
-    "graph/chain": "graph",
 }
 
 
-def started(net: nn.Module) -> nn.Module:
-    """Start a net as He et al. 2015 do, which keeps the gradient of ReLU's chain alive."""
-    torch.manual_seed(0)
-    for module in net.modules():
-        if isinstance(module, nn.Linear):
-            nn.init.kaiming_normal_(module.weight)
-    return net
+class Chain(LightningModule):
+    """The chain of the examples, started as He et al. 2015 do, which suits ReLU."""
+
+    def __init__(self, activation: type[nn.Module], depth: int = 12) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = chain(activation, depth)
+        for module in self.net:
+            if isinstance(module, nn.Linear):
+                nn.init.kaiming_normal_(module.weight)
+
+    def training_step(self, batch: list[Tensor]) -> Tensor:
+        """Give the loss of a batch of images and labels."""
+        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Give Adam at its usual rate."""
+        return torch.optim.Adam(self.parameters(), lr=1e-3)
 
 
-def train(net: nn.Module, epochs: int, *, half: bool = False) -> MemorySink:
-    """Train in a plain loop and keep every fifth step; ``half`` in float16 with a scaler."""
-    kept, optimizer = MemorySink(), torch.optim.Adam(net.parameters(), lr=1e-3)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24, growth_interval=60, enabled=half)
-    with gradwatch.watch(
-        net, optimizer, scaler=scaler, log_every_n_steps=5, console=False, sinks=[kept]
-    ):
-        for _ in range(epochs):
-            for x_BHW, y_B in images():
-                optimizer.zero_grad()
-                with torch.autocast("cpu", torch.float16, enabled=half):
-                    loss = nn.functional.cross_entropy(net(x_BHW), y_B)
-                scaler.scale(loss).backward()
-                scaler.step(optimizer)
-                scaler.update()
+def fit(
+    module: LightningModule, *, steps: int, clip: float | None = None,
+    adaptive_lr: bool = False, roofline: bool = False,
+) -> MemorySink:  # fmt: skip
+    """Train with Lightning, and keep every fifth step."""
+    kept = MemorySink()
+    watch = GradWatch(
+        adaptive_lr=adaptive_lr, roofline=roofline, console=False, record=False, sinks=[kept]
+    )
+    Trainer(
+        max_steps=steps, log_every_n_steps=5, gradient_clip_val=clip, accelerator="cpu",
+        callbacks=[watch], logger=False, enable_checkpointing=False, enable_progress_bar=False,
+        enable_model_summary=False,
+    ).fit(module, images())  # fmt: skip
     return kept
 
 
-def fit() -> MemorySink:
-    """Train the transformer of the examples with Lightning, clipped, with the adaptive rate."""
-    kept = MemorySink()
-    Trainer(
-        max_steps=300, log_every_n_steps=5, gradient_clip_val=1.5, accelerator="cpu",
-        callbacks=[GradWatch(adaptive_lr=True, console=False, record=False, sinks=[kept])],
-        logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False,
-    ).fit(Digits(), images())  # fmt: skip
+def train_in_half(net: nn.Module) -> MemorySink:
+    """Train in float16 with a scaler, which Lightning has for GPUs only."""
+    kept, optimizer = MemorySink(), torch.optim.Adam(net.parameters(), lr=1e-3)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24, growth_interval=60)
+    with gradwatch.watch(
+        net, optimizer, scaler=scaler, log_every_n_steps=5, console=False, sinks=[kept]
+    ):
+        for x_BHW, y_B in (batch for _ in range(6) for batch in images()):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.float16):
+                loss = nn.functional.cross_entropy(net(x_BHW), y_B)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
     return kept
 
 
@@ -88,12 +102,14 @@ def main() -> None:
     """Draw all of them."""
     quiet()
     for activation, name in ((nn.ReLU, "healthy"), (nn.Sigmoid, "vanishing")):
-        kept = train(started(chain(activation)), 6)
+        kept = fit(Chain(activation), steps=168)
         draw(kept, {key: to.format(name) for key, to in PAIR.items()})
+    draw(kept, {"graph/chain": "graph"})
     torch.manual_seed(0)
-    draw(fit(), TRANSFORMER)
+    draw(fit(Digits(), steps=300, clip=1.5, adaptive_lr=True), TRANSFORMER)
     torch.manual_seed(0)
-    draw(train(chain(nn.ReLU, 3), 6, half=True), {"grad/loss_scale": "loss_scale"})
+    draw(fit(Digits(), steps=40, roofline=True), {"roofline/chart": "roofline"})
+    draw(train_in_half(Chain(nn.ReLU, 3).net), {"grad/loss_scale": "loss_scale"})
 
 
 if __name__ == "__main__":

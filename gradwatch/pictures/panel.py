@@ -35,6 +35,7 @@ GAP = 34
 DASH_PIXELS = 7.0
 MARKER_ROOM = 8
 SMALL_SIZE = 11
+BAND_SHARE = 0.25
 
 
 class Panel:
@@ -72,7 +73,7 @@ class Panel:
 
     def band(
         self, places: FloatArray, low: FloatArray, high: FloatArray, colour: Colour,
-        share: float = 0.25,
+        share: float = BAND_SHARE,
     ) -> None:  # fmt: skip
         """Fill between two series; a lone value becomes a narrow bar."""
         layer = Layer(self.rect)

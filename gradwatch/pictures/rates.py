@@ -13,7 +13,7 @@ CAPTION = (
     " rate was multiplied with, the effective rate what the optimizer stepped with."
 )
 PANELS = (
-    ("lr/snr", "SNR ‖θ‖/‖g‖", 130),
+    ("lr/snr", "SNR (no unit)", 130),
     ("lr/factor", "factor (×)", 110),
     ("lr/effective", "effective rate", 110),
 )

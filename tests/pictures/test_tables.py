@@ -8,7 +8,7 @@ import pytest
 from gradwatch.errors import ConfigurationError
 from gradwatch.history import History
 from gradwatch.pictures import DARK, LIGHT, gallery, graph_chain, roofline
-from gradwatch.pictures.graph import MOST_ROWS, ROW, TOP
+from gradwatch.pictures.graph import MOST_ROWS, ROW, TOP, Link, _runs
 from gradwatch.tables import Cell, Table
 from tests.pictures.kit import count_in_box, pixels, share_of
 
@@ -65,10 +65,28 @@ def test_the_line_ends_at_a_cut() -> None:
     assert inked("", "", "", "", "") > 2 * inked("", "cut", "", "", "")
 
 
-def test_saturating_neighbours_are_one_run() -> None:
-    together = graph_chain(make_graph("saturating", "saturating", "", ""))
-    apart = graph_chain(make_graph("saturating", "", "saturating", ""))
-    assert count_in_box(together, ORANGE) > count_in_box(apart, ORANGE) + 50
+@pytest.mark.parametrize(
+    ("between", "runs"),
+    [
+        ("addmm", [(0, 2)]),
+        ("addmm, dropout", [(0, 2)]),
+        ("native_layer_norm", [(0, 0), (2, 2)]),
+        ("addmm, add", [(0, 0), (2, 2)]),
+        ("cat ×2", [(0, 0), (2, 2)]),
+    ],
+)
+def test_saturating_functions_are_one_run_unless_something_helps(
+    between: str, runs: list[tuple[int, int]]
+) -> None:
+    operations = [("sigmoid", "saturating"), (between, ""), ("sigmoid", "saturating")]
+    links = [Link("0", "net", operation, mark) for operation, mark in operations]
+    assert _runs(links) == runs
+
+
+def test_a_run_is_a_bar() -> None:
+    together = graph_chain(make_graph("saturating", "", "saturating", ""))
+    column = pixels(together)[:, round(together.box[0] * together.image.width) + 20]
+    assert (column == np.asarray(ORANGE)).all(axis=1).sum() >= 2 * ROW
 
 
 def test_marked_rows_of_a_long_chain_are_kept() -> None:
