@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from gradwatch.findings import OWN_LINES, Evidence
 from gradwatch.report.markup import Html, tag
-from gradwatch.report.verdict import Group
+from gradwatch.report.verdict import Group, say_rule
 
 OPEN = 3
 # What follows is shut away together: the first findings tell the story.
@@ -39,7 +39,7 @@ def _card(one: Group, number: int) -> Html:
     head = tag(
         "summary",
         tag("span", finding.severity, class_=f"badge {finding.severity}"),
-        tag("b", finding.rule.replace("_", " ")),
+        tag("b", say_rule(finding.rule)),
         tag("code", finding.layer),
         tag("span", f"step {finding.step:,}{rank}", class_="quiet"),
         *([tag("span", f"× {one.times:,}", class_="count")] if one.times > 1 else []),

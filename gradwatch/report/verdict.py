@@ -99,10 +99,23 @@ def _faulty(told: Sequence[Group]) -> Verdict:
     worst, rest = told[0].shown, len(told) - 1
     more = f" ({rest} more finding{'s' * (rest > 1)} below)" if rest else ""
     where = f"at step {worst.step:,} in {worst.layer}"
-    sentence = f"{worst.rule.replace('_', '-')} {where}: {worst.summary}.{more}"
+    sentence = f"{say_rule(worst.rule)} {where}: {worst.summary}.{more}"
     state: State = "error" if worst.severity == "error" else "warning"
     headline = "Something is wrong" if state == "error" else "Needs a look"
     return Verdict(state, headline, sentence[0].upper() + sentence[1:], worst.layer)
+
+
+def say_rule(rule: str) -> str:
+    """Write the name of a rule as words.
+
+    Args:
+        rule: As a finding bears it.
+
+    Examples:
+        >>> say_rule("non_finite"), say_rule("never_cleared")
+        ('non-finite', 'never cleared')
+    """
+    return rule.replace("non_", "non-").replace("_", " ")
 
 
 def _gravity(finding: Finding) -> tuple[int, int]:

@@ -221,3 +221,13 @@ def test_a_narrow_page_does_not_scroll_sideways(page: "Chrome", pixels: int) -> 
     widen(page, pixels)
     widths = "return [document.documentElement.scrollWidth, innerWidth]"
     assert page.execute_script(widths) == [pixels, pixels]
+
+
+def test_paper_shows_what_the_screen_has_folded(page: "Chrome") -> None:
+    count = "return document.querySelectorAll('details:not([open])').length"
+    folded = page.execute_script(count)
+    assert folded > 0
+    page.execute_script("dispatchEvent(new Event('beforeprint'))")
+    assert page.execute_script(count) == 0
+    page.execute_script("dispatchEvent(new Event('afterprint'))")
+    assert page.execute_script(count) == folded

@@ -182,3 +182,19 @@ def test_a_place_that_cannot_be_written_is_refused_and_named() -> None:
     Path("file").write_text("")
     with pytest.raises(ConfigurationError, match=r"cannot be written to file/report\.html"):
         write_report(RECORD, "file/report.html")
+
+
+def test_a_table_that_only_bears_the_name_of_a_drawn_one_costs_no_picture() -> None:
+    table = Table(name="graph", title="Mine", step=0, columns=("a",), rows=(("b",),))
+    page = page_of(step(0), table)
+    assert "Mine at step 0, 1 row a b" in page.text
+    assert [tag for tag, _ in page.tags].count("img") >= 2
+
+
+def test_a_record_of_a_newer_version_is_read_as_far_as_it_goes_and_that_is_said() -> None:
+    write([step(0)])
+    text = RECORD.read_text().replace('"format":1', '"format":99')
+    RECORD.write_text(text + '{"kind":"hologram","depth":3}\n')
+    page = Page(write_report(RECORD).read_text())
+    assert "A newer gradwatch wrote this record" in page.text
+    assert "0 to 0, 1 of them recorded" in page.text
