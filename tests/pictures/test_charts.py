@@ -198,6 +198,19 @@ def test_each_optimizer_has_a_colour_of_its_own() -> None:
     assert height_of(picture, ORANGE) > height_of(picture, BLUE) + 0.2
 
 
+def test_more_groups_than_there_are_colours_are_counted() -> None:
+    few, many = History(), History()
+    for history, groups in ((few, 6), (many, 20)):
+        scalars = {f"lr/snr/group{group}": 10.0 + group for group in range(groups)}
+        history.add(make_record(0, scalars=scalars))
+    inked = [
+        int((pixels(learning_rate(history))[28:44, :200] != 255).any(axis=2).sum())
+        for history in (few, many)
+    ]
+    assert inked[0] == 0
+    assert inked[1] > 100
+
+
 def test_the_gallery_shows_only_what_has_numbers() -> None:
     assert gallery(History()) == []
     assert [each.name for each in gallery(make_run(3))] == [
