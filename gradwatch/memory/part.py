@@ -150,6 +150,11 @@ class MemoryDelta(Part):
         if self._look is not None:
             self._look.take_off()
 
+    def close(self) -> None:
+        """Take everything off and hold on to nothing of the model."""
+        self.after_batch()
+        self._stage = self._look = None
+
     def scalars(self) -> Mapping[str, float]:
         """Give the memory of the last step that is done, in MiB."""
         if self._source is None:

@@ -99,6 +99,10 @@ class SymptomWatch(Part):
             self._stage = None
         return self._dtypes or {}
 
+    def close(self) -> None:
+        """Hold on to nothing of the model."""
+        self._stage = None
+
     def state_dict(self) -> dict[str, Any]:
         """Give what was told: a resumed run says nothing twice."""
         return {"told": self._cooldown.state_dict()}

@@ -64,7 +64,9 @@ def test_a_healthy_transformer_or_resnet_has_no_long_run(
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert set(seen.reached) == trained
     assert judge_saturation(seen, 4, 0) is None
-    layers = {row[1] for row in spine(seen, None, rows=60, step=0).rows}
+    rows = spine(seen, None, rows=60, step=0).rows
+    layers = {row[1] for row in rows}
+    assert {row[3] for row in rows} == {""}
     first = "embedder" if make is resnet else "embeddings" if make is bert else "wte"
     assert any(first in str(layer) for layer in layers)
 

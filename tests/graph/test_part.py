@@ -142,6 +142,17 @@ def test_an_edit_in_place_is_told_before_the_backward_raises_on_it(tell: Tell) -
     assert "sigmoid" in finding.summary
 
 
+def test_what_no_step_comes_to_tell_is_told_at_the_end(tell: Tell) -> None:
+    class Fails(Plain):
+        def on_before_optimizer_step(self, optimizer: Any) -> None:
+            raise KeyError("an error of the user's own")
+
+        def on_after_backward(self) -> None:
+            raise KeyError("an error of the user's own")
+
+    assert tell(Fails(sigmoids(14)), raises=KeyError).rules == ["saturating_chain"]
+
+
 def test_two_backwards_through_one_graph_are_told(tell: Tell) -> None:
     class Twice(Plain):
         automatic_optimization = False
