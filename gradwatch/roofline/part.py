@@ -13,6 +13,7 @@ from gradwatch.roofline.options import RooflineOptions
 from gradwatch.roofline.profile import Profile
 from gradwatch.roofline.study import Study
 from gradwatch.roofline.told import tables_of
+from gradwatch.symptoms import Loading, Signs, find_symptoms
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +31,7 @@ class Roofline(Part):
 
     Attributes:
         profile: The profile; None until it is done.
+        loading: How batches are loaded, where whoever runs the fit tells.
     """
 
     name: ClassVar[str] = "roofline"
@@ -39,6 +41,7 @@ class Roofline(Part):
         """Keep the options; nothing is attached before a fit."""
         self.options = options or RooflineOptions()
         self.profile: Profile | None = None
+        self.loading: Loading | None = None
         self._stage: Stage | None = None
         self._study: Study | None = None
         self._step = 0
@@ -74,6 +77,9 @@ class Roofline(Part):
                 stage.show(table)
             for note in self.profile.notes:
                 stage.tell(_note(note, self._step))
+            signs = Signs(profile=self.profile, loading=self.loading)
+            for finding in find_symptoms(signs, self._step):
+                stage.tell(finding)
 
     def judge(self, reading: StepReading) -> list[Finding]:
         """Have nothing to say about a single step."""

@@ -18,7 +18,7 @@ from torch.autograd.profiler import record_function
 
 from gradwatch.findings import LOSS
 from gradwatch.hooks import Hook, unreachable
-from gradwatch.layers import clean_name
+from gradwatch.layers import clean_name, unwrap
 from gradwatch.undo import Undo
 
 MARK = "gradwatch:"
@@ -54,12 +54,13 @@ class Spans:
     Args:
         model: The model, unwrapped.
         mark: Whether each call is also written into a running profiler's trace.
-        nvtx: Whether each call is also an NVTX range (CUDA builds of torch only).
+        nvtx: Whether each call is also an NVTX range; nothing without a CUDA device.
     """
 
     def __init__(self, model: nn.Module, *, mark: bool = False, nvtx: bool = False) -> None:
         """Remember the model; nothing is attached yet."""
-        self._model, self._mark, self._nvtx = model, mark, nvtx
+        self._model, self._mark = model, mark
+        self._nvtx = nvtx and torch.cuda.is_available()
         self._threads: dict[int, _Thread] = {}
         self._count = 0
         self.blocked: dict[str, str] = {}
@@ -134,3 +135,22 @@ class Spans:
         layer = own.stack[-1][0] if own.stack else LOSS
         own.starts.append(torch._C._autograd._get_sequence_nr())
         own.spans.append(Span(layer, self._count))
+
+
+def mark_layers(model: nn.Module) -> Undo:
+    """Put a range around each module's forward, for a profiler of your own.
+
+    torch's profiler sees them as ``gradwatch:<thread>:<layer>``, the vendor's tools as NVTX
+    ranges named like the layer. The backward's are `torch.autograd.profiler.emit_nvtx`'s.
+
+    Args:
+        model: The model.
+
+    Returns:
+        The undo that takes them off.
+
+    Examples:
+        >>> undo = mark_layers(nn.Linear(2, 2))
+        >>> undo()
+    """
+    return Spans(unwrap(model), mark=True, nvtx=True).attach()

@@ -77,11 +77,13 @@ class Slow(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
 
 
 def test_waiting_for_a_slow_loader_is_told_as_such() -> None:
-    callback, _ = monitor()
+    callback, sink = monitor()
     fit(build(Net), [callback], torch.utils.data.DataLoader(Slow(), batch_size=6))
     assert callback.profile is not None
     phases = callback.profile.phases
     assert max(phases, key=lambda name: phases[name]) == "data_wait"
+    told = next(finding for finding in sink.findings if finding.rule == "data_starved")
+    assert told.evidence["workers"] == 0
 
 
 def attached(net: pl.LightningModule) -> int:
@@ -144,7 +146,7 @@ def test_a_fit_inside_another_profiler_is_told_what_is_missing() -> None:
     callback, sink = monitor()
     with torch_profile() as theirs:
         fit(build(Net), [callback], make_loader(80))
-    (told,) = sink.findings
+    told = sink.findings[0]
     assert (told.rule, told.severity) == ("roofline", "info")
     assert "another profiler was recording" in told.summary
     assert len(theirs.events() or ()) > 0

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.profiler import profile as torch_profile
 
 from gradwatch.errors import ConfigurationError
-from gradwatch.roofline import Ceilings, Profile, RooflineOptions, profile
+from gradwatch.roofline import Ceilings, Profile, RooflineOptions, mark_layers, profile
 
 QUICK = RooflineOptions(warmup_steps=1, timed_steps=2, traced_steps=3)
 ONCE = RooflineOptions(warmup_steps=0, timed_steps=1, traced_steps=1)
@@ -243,6 +243,21 @@ def test_the_ceilings_may_be_given() -> None:
     )
     told = profile(nn.Linear(8, 8), torch.ones(2, 8), options=ONCE, ceilings=slow)
     assert set(kinds(told).values()) == {"bandwidth-bound"}
+
+
+def test_ranges_for_a_profiler_of_the_users_own_carry_the_names_of_layers() -> None:
+    model = nn.Sequential(nn.Linear(4, 4))
+    undo = mark_layers(model)
+    with torch_profile() as theirs:
+        model(torch.ones(2, 4))
+    undo()
+    assert {"gradwatch:0:<root>", "gradwatch:0:0"} <= {own.name for own in theirs.events() or ()}
+    assert not model[0]._forward_hooks
+
+
+def test_ranges_are_asked_for_in_vain_without_a_card_and_harm_nothing() -> None:
+    options = RooflineOptions(warmup_steps=0, timed_steps=1, traced_steps=1, nvtx=True)
+    assert profile(nn.Linear(4, 4), torch.ones(2, 4), options=options).layers
 
 
 @pytest.mark.parametrize("option", [{"warmup_steps": -1}, {"timed_steps": 0}, {"traced_steps": 0}])
