@@ -13,7 +13,7 @@ from gradwatch.errors import ConfigurationError
 from gradwatch.sinks.rows import X_AXIS
 
 if TYPE_CHECKING:
-    from wandb_workspaces.reports.v2 import LinePlot, MediaBrowser
+    from wandb_workspaces.reports.v2.interface import LinePlot, MediaBrowser
     from wandb_workspaces.workspaces import Section, Workspace
 
     Panel = LinePlot | MediaBrowser
@@ -220,7 +220,7 @@ def _find(entity: str, project: str) -> str | None:
 
 def _section(part: Part) -> "Section":
     from wandb_workspaces import workspaces as ws
-    from wandb_workspaces.reports import v2 as wr
+    from wandb_workspaces.reports.v2 import interface as wr
 
     panels: list[Any] = [_browser(key) for key in part.pictures]
     panels += [_plot(lines) for lines in part.lines]
@@ -230,13 +230,13 @@ def _section(part: Part) -> "Section":
 
 
 def _browser(key: str) -> "MediaBrowser":
-    from wandb_workspaces.reports import v2 as wr
+    from wandb_workspaces.reports.v2 import interface as wr
 
     return wr.MediaBrowser(title=key, media_keys=[key], num_columns=1)
 
 
 def _plot(lines: Lines) -> "LinePlot":
-    from wandb_workspaces.reports import v2 as wr
+    from wandb_workspaces.reports.v2 import interface as wr
 
     return wr.LinePlot(
         title=lines.title,

@@ -49,7 +49,7 @@ def train(mode: Literal["online", "offline"], folder: Path) -> dict[str, str]:
     watch = GradWatch(non_finite=NonFiniteOptions(policy="skip"), workspace=True)
     callbacks = [watch, MonitorCallback((ShowsTrials(),), Configuration())]
     logger = WandbLogger(project="grads", mode=mode, save_dir=folder)
-    options = {"default_root_dir": folder, "log_every_n_steps": 1}
+    options: dict[str, Any] = {"default_root_dir": folder, "log_every_n_steps": 1}
     fit(build(Net), callbacks, make_loader(spoil=[6]), logger=logger, **options)
     run = logger.experiment
     told = {"id": run.id, "folder": str(Path(run.dir).parent)}

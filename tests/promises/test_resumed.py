@@ -126,7 +126,7 @@ class CountingSink(MemorySink):
 def test_a_sink_with_a_state_goes_on_with_it() -> None:
     sinks = [CountingSink() for _ in range(3)]
     watches = [GradWatch(console=False, record=False, sinks=[sink]) for sink in sinks]
-    calm = {"loader": ResumableLoader(make_samples(40)), "log_every_n_steps": 1}
+    calm: dict[str, Any] = {"loader": ResumableLoader(make_samples(40)), "log_every_n_steps": 1}
     unbroken = fit(build(Fading), [watches[0], SavesAt(7)], **calm)
     fit(build(Fading), [watches[1]], ckpt_path="middle.ckpt", **calm)
     # A record is complete one step later: of seven steps, six were told when it was saved.
