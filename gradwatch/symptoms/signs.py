@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from gradwatch.roofline.profile import Profile
+if TYPE_CHECKING:
+    # A profile may ask the table itself: the two packages must not wait for each other.
+    from gradwatch.roofline.profile import Profile
 
 
 class Loading(NamedTuple):
