@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as pl
 import pytest
 from torch import nn
 
@@ -50,6 +51,25 @@ def test_a_healthy_training_shows_pictures_coverage_and_options() -> None:
     images = [attrs for tag, attrs in page.tags if tag == "img"]
     assert {attrs["class"] for attrs in images} == {"light", "dark"}
     assert all(attrs["alt"] and attrs["width"] and attrs["height"] for attrs in images)
+
+
+def test_a_report_of_a_training_that_goes_on_tells_what_was_recorded_so_far() -> None:
+    texts: list[str] = []
+
+    class Curious(pl.Callback):
+        def on_train_batch_end(self, trainer: pl.Trainer, *args: Any) -> None:
+            if trainer.global_step == 6:
+                texts.append(write_report("logs").read_text())
+
+    watched = [GradWatch(console=False), Curious()]
+    fit(Net(), watched, default_root_dir="logs", log_every_n_steps=2)
+    (so_far,) = (Page(text).text for text in texts)
+    assert "still running or crashed" in so_far
+    # The record of a step is complete once its update is done.
+    assert re.search("Steps seen 0 to [345],", so_far)
+    done = Page(write_report("logs").read_text()).text
+    assert "still running" not in done
+    assert "Steps seen 0 to 13" in done
 
 
 def test_names_that_are_markup_stay_text() -> None:
