@@ -136,7 +136,8 @@ class Reader:
         self._line, self._infos, self._last = Timeline(), {}, LOSS
         self._stretches = list(phases.stretches(crossings))
         self._line.phase_seconds = phases.sum_phases(crossings)
-        hosts = [event for event in events if not event.on_device]
+        # Calls of the driver are linked too, and count their numbers for themselves.
+        hosts = [event for event in events if not (event.on_device or event.launched_by)]
         self._learn_threads(hosts)
         main = next((event.thread for event in hosts if event.name.startswith(EDGE_MARK)), 0)
         for thread in sorted({event.thread for event in hosts}):
