@@ -156,7 +156,7 @@ class Watch:
             return
         self._close_backward()
         if self._session.window.backwards == 0 and _has_gradients(optimizer):
-            # No gradient was seen at an output (a plain object, torch.func): it is there anyhow.
+            # None was seen at an output (a plain object, torch.func): it is there anyhow.
             self._session.end_backward()
         self._session.before_step(optimizer)
         self._host.steps += 1
@@ -181,7 +181,8 @@ class Watch:
             try:
                 return inner(optimizer, *args, **kwargs)
             finally:
-                self._host.in_scaler_step = False
+                # A skipped step has no hook that says it is over.
+                self._host.in_scaler_step, self._looked[optimizer] = False, True
                 self._session.end_batch()
 
         return step
@@ -286,8 +287,7 @@ def watch(
 
 
 def _has_gradients(optimizer: Optimizer) -> bool:
-    groups = optimizer.param_groups
-    return any(parameter.grad is not None for group in groups for parameter in group["params"])
+    return any(own.grad is not None for group in optimizer.param_groups for own in group["params"])
 
 
 def _sinks(own: Sequence[Sink], *, console: bool) -> list[Sink]:

@@ -203,3 +203,16 @@ def test_two_optimizers_are_told_apart() -> None:
             model.zero_grad()
     named = {key for record in sink.records for key in record.scalars}
     assert {"grad/norm/opt0", "grad/norm/opt1"} <= named
+
+
+def test_every_skip_is_counted_where_only_a_part_of_the_model_is_called() -> None:
+    model, sink = nn.Sequential(nn.Linear(4, 3)), MemorySink()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    with watch(model, optimizer, scaler=scaler, console=False, sinks=[sink], log_every_n_steps=1):
+        for _ in range(3):
+            optimizer.zero_grad()
+            scaler.scale(model[0](torch.full((5, 4), 1e5)).square().sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert sink.records[-1].scalars["grad/skipped"] == 3
