@@ -28,6 +28,7 @@ class GradWatch(MonitorCallback):
         memory: Memory at the borders of forward, backward and update.
         graph: Walk the autograd graph of the first micro-batches: saturating runs, cuts,
             states never detached, edits in place.
+        symptoms: Look for lost precision, a collapsed loss scale and other symptoms.
         adaptive_lr: Let the learning rate follow the SNR ‖θ‖/‖g‖. Off by default: it is
             the one part that changes the training.
         roofline: Profile a few steady steps, once: where the time goes and what bounds each
@@ -48,7 +49,7 @@ class GradWatch(MonitorCallback):
         >>> from lightning.pytorch import Trainer
         >>> trainer = Trainer(callbacks=[GradWatch()], logger=False, accelerator="cpu")
         >>> [part.name for part in trainer.callbacks[0].parts]
-        ['non_finite', 'gradient_flow', 'memory_delta', 'graph']
+        ['non_finite', 'gradient_flow', 'memory_delta', 'graph', 'symptoms']
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class GradWatch(MonitorCallback):
         gradient_flow: GradientFlowOptions | bool = True,
         memory: MemoryOptions | bool = True,
         graph: GraphOptions | bool = True,
+        symptoms: bool = True,
         adaptive_lr: AdaptiveLearningRateOptions | bool = False,
         roofline: RooflineOptions | bool = False,
         backward_hooks: BackwardHooks = "sampled",
@@ -73,6 +75,7 @@ class GradWatch(MonitorCallback):
             gradient_flow=gradient_flow,
             memory=memory,
             graph=graph,
+            symptoms=symptoms,
             adaptive_lr=adaptive_lr,
             roofline=roofline,
         )

@@ -19,6 +19,7 @@ from gradwatch.non_finite.monitor import NonFinite
 from gradwatch.non_finite.policy import NonFiniteOptions
 from gradwatch.roofline import RooflineOptions
 from gradwatch.roofline.part import Roofline
+from gradwatch.symptoms import SymptomWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +36,7 @@ def choose_parts(
     gradient_flow: GradientFlowOptions | bool,
     memory: MemoryOptions | bool,
     graph: GraphOptions | bool,
+    symptoms: bool,
     adaptive_lr: AdaptiveLearningRateOptions | bool,
     roofline: RooflineOptions | bool,
 ) -> list[Part]:
@@ -52,6 +54,7 @@ def choose_parts(
         _part(MemoryDelta, MemoryOptions, memory),
         _part(partial(GraphWatch, beside_flow=gradient_flow is not False), GraphOptions, graph),
         _part(Roofline, RooflineOptions, roofline),
+        SymptomWatch() if symptoms else None,
     )
     return [part for part in parts if part is not None]
 

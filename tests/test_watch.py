@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from gradwatch import (
     Watch,
     watch,
 )
+from gradwatch.report import write_report
 from tests.kit import Net, build, differences, make_samples, random_state
 
 SKIP = NonFiniteOptions(policy="skip")
@@ -216,3 +218,12 @@ def test_every_skip_is_counted_where_only_a_part_of_the_model_is_called() -> Non
             scaler.step(optimizer)
             scaler.update()
     assert sink.records[-1].scalars["grad/skipped"] == 3
+
+
+def test_a_plain_loop_keeps_a_record_on_request_and_a_report_is_made_of_it() -> None:
+    Loop().watch(record=True).close()
+    assert not Path("gradwatch_runs").exists()
+    loop = Loop()
+    with loop.watch(record=True):
+        loop.run(2)
+    assert "Healthy" in write_report(".").read_text()

@@ -17,7 +17,8 @@ def names(callback: GradWatch) -> list[str]:
 
 
 def test_all_is_on_by_default_but_what_changes_training_or_takes_seconds() -> None:
-    assert names(GradWatch()) == ["non_finite", "gradient_flow", "memory_delta", "graph"]
+    kinds = ["non_finite", "gradient_flow", "memory_delta", "graph", "symptoms"]
+    assert names(GradWatch()) == kinds
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,7 @@ def test_all_is_on_by_default_but_what_changes_training_or_takes_seconds() -> No
         ("gradient_flow", "gradient_flow"),
         ("memory", "memory_delta"),
         ("graph", "graph"),
+        ("symptoms", "symptoms"),
     ],
 )
 def test_each_part_can_be_left_out(option: str, name: str) -> None:
@@ -55,7 +57,7 @@ def test_all_parts_write_into_one_record() -> None:
 
 
 def test_with_nothing_watched_it_does_nothing() -> None:
-    nothing = dict.fromkeys(("non_finite", "gradient_flow", "memory", "graph"), False)
+    nothing = dict.fromkeys(("non_finite", "gradient_flow", "memory", "graph", "symptoms"), False)
     callback, sink = watcher(**nothing)
     fit(build(Net), [callback], max_steps=2)
     assert callback.findings == ()

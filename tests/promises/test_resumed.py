@@ -94,7 +94,7 @@ def test_the_counts_rates_and_averages_are_the_same(stories: tuple[Story, Story]
 def test_the_states_are_the_same_at_the_end(stories: tuple[Story, Story]) -> None:
     unbroken, resumed = stories
     assert differences(unbroken[2], resumed[2]) == []
-    parts = {"non_finite", "gradient_flow", "adaptive_lr", "memory_delta", "graph"}
+    parts = {"non_finite", "gradient_flow", "adaptive_lr", "memory_delta", "graph", "symptoms"}
     assert set(resumed[2]) == parts
 
 
