@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from gradwatch.errors import ConfigurationError
 from gradwatch.hooks import tensors_in
@@ -127,7 +128,8 @@ def _usual_loss(output: Any) -> Tensor:  # noqa: ANN401 - as above
 def _restored(model: nn.Module, *, keep_weights: bool) -> Iterator[None]:
     """Put gradients, buffers and random state back as they were."""
     grads = {parameter: parameter.grad for parameter in model.parameters()}
-    buffers = {} if keep_weights else {own: own.detach().clone() for own in model.buffers()}
+    kept = [] if keep_weights else [own for own in model.buffers() if not is_lazy(own)]
+    buffers = {own: own.detach().clone() for own in kept}
     devices = {own.device for own in grads if own.device.type == "cuda"}
     with torch.random.fork_rng(devices=[own.index for own in devices]):
         try:

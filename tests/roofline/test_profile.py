@@ -220,20 +220,6 @@ def test_a_profiler_that_starts_later_takes_over_unharmed() -> None:
     assert any(event.name == "aten::addmm" for event in theirs.events() or ())
 
 
-# Dynamo itself asks for the gradient of a tensor that keeps none.
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-def test_a_compiled_function_runs_as_it_is_and_no_layer_is_judged() -> None:
-    class Compiles(nn.Linear):
-        def forward(self, x: Tensor) -> Tensor:
-            return double(super().forward(x))
-
-    double = torch.compile(lambda value: value * 2, backend="aot_eager")
-    told = profile(Compiles(8, 8), torch.ones(2, 8), options=ONCE)
-    assert told.layers == ()
-    assert "something in the step is compiled" in told.notes[0]
-    assert told.kernels
-
-
 def test_the_ceilings_may_be_given() -> None:
     slow = Ceilings(
         device="slow memory",
@@ -258,6 +244,18 @@ def test_ranges_for_a_profiler_of_the_users_own_carry_the_names_of_layers() -> N
 def test_ranges_are_asked_for_in_vain_without_a_card_and_harm_nothing() -> None:
     options = RooflineOptions(warmup_steps=0, timed_steps=1, traced_steps=1, nvtx=True)
     assert profile(nn.Linear(4, 4), torch.ones(2, 4), options=options).layers
+
+
+def test_a_ceiling_that_a_layer_lies_above_is_doubted() -> None:
+    busy = Ceilings(
+        device="busy",
+        copy_bytes_per_second=1e9,
+        matrix_flops_per_second={"float32": 1e6},
+        launch_seconds=1e-6,
+    )
+    told = profile(nn.Linear(256, 256), torch.randn(4096, 256), options=ONCE, ceilings=busy)
+    assert "above the 0.001 that were measured" in told.notes[0]
+    assert "refresh_ceilings=True measures again" in told.notes[0]
 
 
 @pytest.mark.parametrize("option", [{"warmup_steps": -1}, {"timed_steps": 0}, {"traced_steps": 0}])
