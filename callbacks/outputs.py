@@ -87,7 +87,8 @@ def _logger_sinks(loggers: Sequence[MetricsLogger], *, workspace: bool) -> list[
     if logger is not None:
         run: Any = logger.experiment
         rich = WandbSink(run, pictures=False, fuse=plain.fuse(logger))
-        walls.append((rich.hang, plain.fuse(logger)))
+        # A disabled run swallows everything: drawing for it would be time for nothing.
+        walls += [] if run.disabled else [(rich.hang, plain.fuse(logger))]
         sinks += [rich, WorkspaceSink(run)] if workspace else [rich]
     elif workspace:
         log.warning("gradwatch: workspace=True does nothing without a W&B logger")

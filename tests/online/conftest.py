@@ -28,16 +28,16 @@ def start(server: WandbServer, tmp_path_factory: pytest.TempPathFactory) -> Star
     folder = tmp_path_factory.mktemp("wandb")
     clean = {name: own for name, own in os.environ.items() if not name.startswith("WANDB_")}
 
-    def run(*arguments: str | Path, **variables: str) -> "subprocess.CompletedProcess[str]":
-        environment = {**clean, **server.environment(folder), "PYTHONPATH": str(ROOT), **variables}
-        return subprocess.run(  # the folder it runs in must not hold another gradwatch
+    def run(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+        environment = {**clean, **server.environment(folder), "PYTHONPATH": str(ROOT)}
+        return subprocess.run(
             [sys.executable, *map(str, arguments)],
             capture_output=True,
             text=True,
             check=False,
             cwd=folder,
             env=environment,
-            timeout=120,
+            timeout=300,
         )
 
     return run

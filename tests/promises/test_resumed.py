@@ -65,13 +65,15 @@ def tell(callback: GradWatch, sink: MemorySink, since: int) -> Story:
 
 
 @pytest.fixture(scope="module")
-def stories() -> tuple[Story, Story]:
+def stories(tmp_path_factory: pytest.TempPathFactory) -> tuple[Story, Story]:
     callback, sink = make_watch()
-    saves = SavesAt(7)
+    # Made before the fixture that changes into a folder of the test's own.
+    path = str(tmp_path_factory.mktemp("run") / "middle.ckpt")
+    saves = SavesAt(7, path)
     fit(build(Fading), [callback, saves], make_data(), log_every_n_steps=1)
     unbroken = tell(callback, sink, since=7)
     again, told = make_watch()
-    options: dict[str, Any] = {"ckpt_path": "middle.ckpt", "log_every_n_steps": 1}
+    options: dict[str, Any] = {"ckpt_path": path, "log_every_n_steps": 1}
     fit(build(Fading), [again], make_data(), **options)
     return unbroken, tell(again, told, since=7)
 

@@ -41,6 +41,13 @@ class FakeRun:
         self.offline = offline
 
 
+@pytest.fixture(autouse=True)
+def _no_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is logged in, whoever runs the tests, and nothing listens at the discard port."""
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+
+
 @pytest.fixture(scope="module")
 def sections() -> list[dict[str, Any]]:
     spec = json.loads(json.dumps(spec_of(make_workspace("acme", "grads"))))
