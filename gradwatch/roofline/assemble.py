@@ -113,11 +113,12 @@ def _too_low(layers: Sequence[LayerVerdict], ceilings: Ceilings) -> list[str]:
     best = max(rates, default=0.0)
     if best < DOUBTFUL * ceiling:
         return []
-    return [
-        f"{rates[best]} reaches {best / 1e9:,.3g} GFLOP/s, above the {ceiling / 1e9:,.3g} that were "
-        "measured as the ceiling: the machine was busy then, or is another one now; "
-        "refresh_ceilings=True measures again"
-    ]
+    reached, known = f"{best / 1e9:,.3g} GFLOP/s", f"{ceiling / 1e9:,.3g}"
+    doubt = (
+        f"{rates[best]} reaches {reached}, above the {known} that were measured as the ceiling: "
+        "the machine was busy then, or is another one now; refresh_ceilings=True measures again"
+    )
+    return [doubt]
 
 
 def _kernel_rows(evidence: Evidence) -> tuple[KernelRow, ...]:
