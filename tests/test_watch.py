@@ -150,6 +150,15 @@ def test_forwards_without_training_are_not_counted() -> None:
     assert [record.step for record in loop.sink.records] == [0, 1]
 
 
+def test_a_model_without_data_can_be_watched() -> None:
+    model = nn.Linear(2, 1, device="meta")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer, console=False) as watched:
+        model(torch.ones(3, 2, device="meta")).sum().backward()
+        optimizer.step()
+    assert not [finding for finding in watched.findings if finding.severity == "error"]
+
+
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
 def test_nothing_is_left_after_a_loop_that_broke(error: type[BaseException]) -> None:
     loop = Loop(scaler=make_scaler())

@@ -66,6 +66,7 @@ def autocast_now(device: str) -> str:
         >>> autocast_now("cpu")
         ''
     """
-    if not torch.is_autocast_enabled(device):
+    # Asking about a device that has none, such as "meta", raises.
+    if not (torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)):
         return ""
     return str(torch.get_autocast_dtype(device)).removeprefix("torch.")

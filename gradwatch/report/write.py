@@ -53,7 +53,8 @@ def _replace(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
-        unfinished.write_text(text, encoding="utf-8")
+        # A path that is no UTF-8 reads as half characters, which a page cannot hold.
+        unfinished.write_text(text, encoding="utf-8", errors="replace")
         unfinished.replace(path)
     finally:
         with contextlib.suppress(OSError):

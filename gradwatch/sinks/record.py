@@ -111,7 +111,8 @@ class RunRecordSink:
         if marks:
             plain["marks"] = marks
         text = json.dumps(plain, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-        written = f"{text}\n".encode()
+        # Half a character, as in a path that is no UTF-8: escaped, it is JSON and comes back.
+        written = f"{text}\n".encode(errors="backslashreplace")
         if self._open().write(written) != len(written):
             raise OSError(errno.ENOSPC, "the last line was cut off", str(self.path))
 

@@ -115,7 +115,10 @@ def _flags(count: int, places: Sequence[int]) -> BoolArray:
 def _record(line: Mapping[str, Any], layers: Mapping[int, Sequence[str]]) -> StepRecord:
     flow = unpack_flow(layers[line["layers"]], line["flow"]) if "flow" in line else None
     return StepRecord(
-        step=line["step"], log_step=line["log_step"], scalars=line["scalars"], flow=flow
+        step=int(line["step"]),
+        log_step=int(line["log_step"]),
+        scalars={key: float(value) for key, value in line["scalars"].items()},
+        flow=flow,
     )
 
 
@@ -133,7 +136,7 @@ def _read_line(text: str, layers: dict[int, Sequence[str]]) -> tuple[str, Any]:
         if kind == "layers":
             layers[line["id"]] = line["names"]
         return kind, _content(kind, line, layers)
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         # What a crash or a full disk left of a line, or of the one that names its layers.
         return "unreadable", text
 

@@ -4,6 +4,7 @@ import base64
 import hashlib
 import html
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,11 @@ def test_the_report_is_replaced_as_a_whole_and_nothing_is_left_beside_it() -> No
     assert "Needs a look" in path.read_text()
     assert "Needs a look" not in first
     assert sorted(each.name for each in RECORD.parent.iterdir()) == ["record.jsonl", "report.html"]
+
+
+def test_a_folder_whose_name_is_no_utf_8_is_reported_on() -> None:
+    record = write([step(0)], Path(os.fsdecode(b"caf\xe9"), "record.jsonl"))
+    assert "caf?" in write_report(record).read_text(encoding="utf-8")
 
 
 def test_a_place_that_cannot_be_written_is_refused_and_named() -> None:

@@ -128,6 +128,40 @@ def test_a_line_cut_off_is_counted_and_left_out(tmp_path: Path, make_record: Mak
     sink.close()
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"kind":"record","step":"x","log_step":1,"scalars":{}}',
+        '{"kind":"record","step":null,"log_step":1,"scalars":{}}',
+        '{"kind":"record","step":1,"log_step":1,"scalars":null}',
+        '{"kind":"record","step":1,"log_step":1,"scalars":{"grad/norm":"x"}}',
+        "[" * 100_000,
+    ],
+    ids=["step", "no step", "no scalars", "scalar", "endless"],
+)
+def test_a_line_that_holds_no_record_is_counted_and_left_out(
+    line: str, tmp_path: Path, make_record: MakeRecord
+) -> None:
+    path = tmp_path / "run.jsonl"
+    sink = RunRecordSink(path)
+    sink.record(make_record(0, [1.0]))
+    sink.close()
+    path.write_text(f"{line}\n{path.read_text()}")
+    run = read(path)
+    assert (len(run.records), run.unreadable) == (1, 1)
+
+
+def test_a_name_that_is_no_utf_8_costs_no_line(tmp_path: Path, make_record: MakeRecord) -> None:
+    path, odd = tmp_path / "run.jsonl", os.fsdecode(b"caf\xe9")
+    sink = RunRecordSink(path, config={"folder": odd})
+    sink.start([])
+    sink.record(make_record(0, [1.0]))
+    sink.close()
+    run = read(path)
+    assert run.headers[0]["config"] == {"folder": odd}
+    assert len(run.records) == 1
+
+
 def test_a_resumed_run_goes_on_behind_a_line_cut_off(
     tmp_path: Path, make_record: MakeRecord
 ) -> None:
