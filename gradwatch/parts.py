@@ -40,6 +40,7 @@ class Needs:
         flow: The per-layer profile in the records, with the true update size ‖θ′−θ‖ and
             the share of zeros on logging steps.
         activations: Activation-gradient norms through the taps, on sampled steps.
+        cuts: Where the graph is cut, in the first step.
         replay: Micro-batches held so that a failing one can be run again.
     """
 
@@ -47,6 +48,7 @@ class Needs:
     weights: bool = False
     flow: bool = False
     activations: bool = False
+    cuts: bool = False
     replay: bool = False
 
     def __or__(self, other: Needs) -> Needs:
@@ -56,6 +58,7 @@ class Needs:
             weights=self.weights or other.weights,
             flow=self.flow or other.flow,
             activations=self.activations or other.activations,
+            cuts=self.cuts or other.cuts,
             replay=self.replay or other.replay,
         )
 

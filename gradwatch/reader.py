@@ -80,7 +80,7 @@ class StepReader:
         undo = Undo()
         if self._needs.norms and (first or (sampled and self._needs.activations)):
             undo.add(self._taps.attach())
-        if self._needs.flow and first:
+        if self._needs.cuts and first:
             undo.add(self._cuts.attach())
         return undo
 

@@ -99,7 +99,7 @@ class GradientFlow(Part):
     """
 
     name: ClassVar[str] = "gradient_flow"
-    needs = Needs(flow=True, activations=True)
+    needs = Needs(flow=True, activations=True, cuts=True)
 
     def __init__(self, options: GradientFlowOptions | None = None) -> None:
         """Start without history."""

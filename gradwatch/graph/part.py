@@ -7,7 +7,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gradwatch.cooldown import Cooldown
-from gradwatch.cuts import CutProbe
 from gradwatch.graph.faults import judge_edits
 from gradwatch.graph.options import GraphOptions
 from gradwatch.graph.places import Places, next_number
@@ -22,7 +21,7 @@ from gradwatch.graph.rules import (
 from gradwatch.graph.spine import spine
 from gradwatch.graph.walk import Graph, Surroundings, walk
 from gradwatch.layers import LayerMap
-from gradwatch.parts import Border, Part, Stage
+from gradwatch.parts import Border, Needs, Part, Stage
 from gradwatch.undo import Undo
 
 if TYPE_CHECKING:
@@ -51,6 +50,7 @@ class GraphWatch(Part):
     """
 
     name: ClassVar[str] = "graph"
+    needs = Needs(cuts=True)
 
     def __init__(self, options: GraphOptions | None = None, *, beside_flow: bool = True) -> None:
         self.options = options or GraphOptions()
@@ -61,7 +61,6 @@ class GraphWatch(Part):
     def _begin(self, stage: Stage | None) -> None:
         self._stage = stage
         self._places = Places(stage.model) if stage else None
-        self._probe = CutProbe(stage.model) if stage else None
         self._layers: LayerMap | None = None
         self._undo = Undo()
         self._micro_batches = self._walks = self._step = self._since = 0
@@ -98,12 +97,9 @@ class GraphWatch(Part):
         return micro_batch > self.options.micro_batches or (micro_batch > ALWAYS and not carries)
 
     def _attach(self) -> None:
-        if self._places is None or self._probe is None:
-            return
-        self._walks = 0
-        self._undo.add(self._places.attach())
-        if self._micro_batches == 1:
-            self._undo.add(self._probe.attach())
+        if self._places is not None:
+            self._walks = 0
+            self._undo.add(self._places.attach())
 
     def before_backward(self, roots: Sequence[Tensor]) -> None:
         """Walk the graph behind the roots."""
@@ -175,13 +171,13 @@ class GraphWatch(Part):
             if not has_grad and name in trained and name not in self._graph.reached
         }
         order = tuple(self._places.called) if self._places else ()
-        cuts = tuple(self._probe.cuts) if self._probe else ()
-        return find_cut(without, {owner for _, owner, has in known if has}, order, cuts)
+        reached = {owner for _, owner, has in known if has}
+        return find_cut(without, reached, order, reading.cuts)
 
     def _let_go(self) -> None:
         """Hold on to nothing of the model once the look is over."""
         self._undo()
-        self._stage = self._places = self._probe = self._layers = None
+        self._stage = self._places = self._layers = None
         self._graph = Graph([])
 
     def after_batch(self) -> None:

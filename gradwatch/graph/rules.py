@@ -135,7 +135,7 @@ def find_cut(
     layers = sorted(set(own.values()) - set(reached), key=ran.__getitem__)
     after = order[ran[layers[-1]] + 1 :] if layers else ()
     behind = next((name for name in after if name in reached), LOSS)
-    inside = next((name for name in reversed(cuts)), "") if layers else ""
+    inside = cuts[-1] if layers and cuts else ""
     return Cut(tuple(own), tuple(layers), inside, behind)
 
 
