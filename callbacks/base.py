@@ -11,6 +11,7 @@ from gradwatch.callbacks.host import LightningHost
 from gradwatch.callbacks.outputs import Configuration, sinks_of
 from gradwatch.callbacks.wiring import attach
 from gradwatch.errors import ConfigurationError, GradwatchError, NonFiniteGradientError
+from gradwatch.findings import OPTIMIZER
 from gradwatch.session import Session, SessionOptions
 from gradwatch.undo import Undo
 
@@ -49,6 +50,7 @@ class MonitorCallback(CallbackBase):
         self._session: Session | None = None
         self._host: LightningHost | None = None
         self._undo = Undo()
+        self._resumed: dict[str, Any] = {}
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -102,6 +104,8 @@ class MonitorCallback(CallbackBase):
         sinks = sinks_of(trainer, joint, {part.name: part.config() for part in parts})
         session = Session(pl_module, parts, sinks, host, joint.options)
         session.jury.accept(trainer.optimizers)
+        session.teller.load_state_dict(self._resumed)
+        self._resumed = {}
         self._session, self._host = session, host
         self._undo.add(attach(trainer, session, host))
 
@@ -147,7 +151,7 @@ class MonitorCallback(CallbackBase):
         self._close()
         if session is None or host is None or not host.keeps_checkpoint:
             return
-        if isinstance(exception, NonFiniteGradientError):
+        if isinstance(exception, NonFiniteGradientError) and exception.finding.layer != OPTIMIZER:
             path = host.checkpoint_path(exception.finding.step)
             try:
                 trainer.save_checkpoint(path)
@@ -166,11 +170,13 @@ class MonitorCallback(CallbackBase):
         self._undo()
 
     def state_dict(self) -> dict[str, Any]:
-        """Give the parts' state by name."""
-        return {part.name: part.state_dict() for part in self.parts}
+        """Give the parts' state by name, and that of the sinks where one of them has any."""
+        told = self._resumed if self._session is None else self._session.teller.state_dict()
+        return {**{part.name: part.state_dict() for part in self.parts}, **told}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from a saved state; a part whose state is missing or does not fit starts anew."""
+        self._resumed = {key: own for key, own in state_dict.items() if key == "sinks"}
         known = [part for part in self.parts if part.name in state_dict]
         for part in known:
             try:
@@ -196,6 +202,7 @@ def _joined(configurations: Sequence[Configuration]) -> Configuration:
         record=all(own.record for own in configurations),
         options=next(options, usual),
         checkpoint=all(own.checkpoint for own in configurations),
+        workspace=any(own.workspace for own in configurations),
     )
 
 

@@ -31,6 +31,8 @@ class GradWatch(MonitorCallback):
         byte_budget: Most bytes of batches held for a replay.
         console: Tell findings on the console.
         record: Write the run record beside the logs.
+        workspace: Save a ready-made page in the W&B logger's project: the pictures on top, one
+            panel a family. Needs the extra ``gradwatch[workspace]``.
         sinks: Sinks of your own.
 
     Raises:
@@ -54,6 +56,7 @@ class GradWatch(MonitorCallback):
         byte_budget: int = 1 << 30,
         console: bool = True,
         record: bool = True,
+        workspace: bool = False,
         sinks: Sequence[Sink] = (),
     ) -> None:
         """Configure; nothing is attached before a fit."""
@@ -69,5 +72,6 @@ class GradWatch(MonitorCallback):
             record=record,
             options=SessionOptions(backward_hooks=backward_hooks, byte_budget=byte_budget),
             checkpoint=not isinstance(non_finite, NonFiniteOptions) or non_finite.checkpoint,
+            workspace=workspace,
         )
         super().__init__(parts, configuration)

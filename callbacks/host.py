@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from gradwatch.callbacks.program import AutomaticProgram, ManualProgram
 from gradwatch.closures import evaluates_again
-from gradwatch.host import RUNS, Clock, Scale
+from gradwatch.findings import OPTIMIZER
+from gradwatch.host import RUNS, WEIGHTS_ARE_BAD, Clock, Scale
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
+    from gradwatch.findings import Finding
     from gradwatch.non_finite.capture import Held
     from gradwatch.non_finite.program import Program
     from gradwatch.session import Session
@@ -132,13 +134,15 @@ class LightningHost:
     def _folder(self) -> Path:
         return Path(self.trainer.log_dir or self.trainer.default_root_dir) / RUNS
 
-    def announce_checkpoint(self, step: int) -> str:
+    def announce_checkpoint(self, finding: Finding) -> str:
         """Say where the intact weights go, for the error message."""
+        if finding.layer == OPTIMIZER:
+            return WEIGHTS_ARE_BAD
         if self._moves_within:
             return MOVED
         if not self.keeps_checkpoint:
             return ""
-        path = self.checkpoint_path(step)
+        path = self.checkpoint_path(finding.step)
         return f"  intact    weights from before this step: {path} (resumes at this batch)"
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -11,12 +12,18 @@ from gradwatch.host import RUNS
 from gradwatch.session import SessionOptions
 from gradwatch.sinks.console import ConsoleSink
 from gradwatch.sinks.loggers import LoggerSink, MetricsLogger
+from gradwatch.sinks.pictures import PictureSink
 from gradwatch.sinks.protocol import Sink
 from gradwatch.sinks.record import RunRecordSink
-from gradwatch.sinks.wandb import WandbSink, wandb_run
+from gradwatch.sinks.walls import image_walls
+from gradwatch.sinks.wandb import WandbSink, wandb_logger
+from gradwatch.sinks.workspace import require_workspaces
+from gradwatch.sinks.workspace_sink import WorkspaceSink
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
+
+log = logging.getLogger("gradwatch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +36,10 @@ class Configuration:
         record: Write the run record beside the logs.
         options: How the session measures.
         checkpoint: Keep intact weights when a non-finite gradient stops training.
+        workspace: Save a ready-made page in the W&B logger's project.
+
+    Raises:
+        ConfigurationError: If the workspace is wanted and wandb-workspaces is not installed.
     """
 
     sinks: tuple[Sink, ...] = ()
@@ -36,6 +47,12 @@ class Configuration:
     record: bool = True
     options: SessionOptions = field(default_factory=SessionOptions)
     checkpoint: bool = True
+    workspace: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be done on this machine."""
+        if self.workspace:
+            require_workspaces()
 
 
 def sinks_of(
@@ -52,12 +69,27 @@ def sinks_of(
     root = trainer.log_dir or trainer.default_root_dir
     if not trainer.is_global_zero:
         return []
-    sinks: list[Sink] = [LoggerSink(cast("list[MetricsLogger]", trainer.loggers))]
-    run = wandb_run(trainer.loggers)
-    if run is not None:
-        sinks.append(WandbSink(run))
+    loggers = cast("list[MetricsLogger]", trainer.loggers)
+    sinks = _logger_sinks(loggers, workspace=configuration.workspace)
     if configuration.console:
         sinks.append(ConsoleSink(write=trainer.print))
     if configuration.record and not getattr(trainer, "fast_dev_run", False):
         sinks.append(RunRecordSink(Path(root) / RUNS / "record.jsonl", config=config))
     return [*sinks, *configuration.sinks]
+
+
+def _logger_sinks(loggers: Sequence[MetricsLogger], *, workspace: bool) -> list[Sink]:
+    """Make the sinks of the loggers: numbers for all, and more for those that take more."""
+    plain = LoggerSink(loggers)
+    sinks: list[Sink] = [plain]
+    walls = [(wall, plain.fuse(logger)) for logger, wall in image_walls(loggers)]
+    logger = wandb_logger(loggers)
+    if logger is not None:
+        run: Any = logger.experiment
+        rich = WandbSink(run, pictures=False, fuse=plain.fuse(logger))
+        walls.append((rich.hang, plain.fuse(logger)))
+        sinks += [rich, WorkspaceSink(run)] if workspace else [rich]
+    elif workspace:
+        log.warning("gradwatch: workspace=True does nothing without a W&B logger")
+    # Before the others at the end: their last rows come after the last pictures.
+    return [PictureSink(walls), *sinks] if walls else sinks

@@ -10,12 +10,14 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
+    from gradwatch.findings import Finding
     from gradwatch.non_finite.capture import Held
     from gradwatch.non_finite.program import Program
 
 
 # A folder named like the package would shadow it for scripts that run beside the folder.
 RUNS = "gradwatch_runs"
+WEIGHTS_ARE_BAD = "  intact    no: the weights were bad before; go back to an earlier checkpoint"
 
 
 class Clock(NamedTuple):
@@ -74,5 +76,5 @@ class Host(Protocol):
         Entered by all ranks or by none.
         """
 
-    def announce_checkpoint(self, step: int) -> str:
-        """Say where the intact weights will be kept when training stops; may be empty."""
+    def announce_checkpoint(self, finding: Finding) -> str:
+        """Say where the intact weights will be kept when a finding stops training; may be empty."""

@@ -13,6 +13,7 @@ from gradwatch.telling import broken
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from torch import Tensor
     from torch.optim import Optimizer
 
     from gradwatch.findings import Finding
@@ -67,6 +68,10 @@ class Jury:
     def border(self, border: Border, *, logged: bool) -> None:
         """Pass a border on."""
         self._ask(lambda part: part.border(border, logged=logged), None)
+
+    def before_backward(self, roots: Sequence[Tensor]) -> None:
+        """Show what a backward begins from."""
+        self._ask(lambda part: part.before_backward(roots), None)
 
     def guard(self, reading: StepReading, scene: Scene) -> Verdict:
         """Hear whether the update may happen; what was found is told at once."""

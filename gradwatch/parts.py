@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from torch import nn
+    from torch import Tensor, nn
     from torch.optim import Optimizer
 
     from gradwatch.findings import Finding
@@ -157,6 +157,15 @@ class Part(ABC):
         Args:
             border: Which phase.
             logged: Whether the step is one that sinks record.
+        """
+
+    def before_backward(self, roots: Sequence[Tensor]) -> None:  # noqa: B027 - optional
+        """Notice what a backward is about to begin from.
+
+        The graph behind a root must not be held: it lives as long as one of its nodes does.
+
+        Args:
+            roots: The loss; in a plain loop the model's outputs, as its forward ends.
         """
 
     def guard(self, reading: StepReading, scene: Scene) -> Verdict:  # noqa: ARG002 - optional

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradwatch.errors import positive
+from gradwatch.findings import OPTIMIZER
 from gradwatch.hooks import Hook, tensors_in
-from gradwatch.host import RUNS, Clock, Scale
+from gradwatch.host import RUNS, WEIGHTS_ARE_BAD, Clock, Scale
 from gradwatch.non_finite.program import ModelProgram
 from gradwatch.non_finite.recipe import autocast_now
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from torch.amp import GradScaler
     from torch.optim import Optimizer
 
+    from gradwatch.findings import Finding
     from gradwatch.non_finite.capture import Held
     from gradwatch.non_finite.program import Program
 
@@ -170,6 +172,8 @@ class PlainHost:
         """Put bundles into a folder beside the loop."""
         return Path(RUNS)
 
-    def announce_checkpoint(self, step: int) -> str:
+    def announce_checkpoint(self, finding: Finding) -> str:
         """Say that the weights in memory are those from before the step."""
-        return f"  intact    the model's weights are those from before step {step:,}"
+        if finding.layer == OPTIMIZER:
+            return WEIGHTS_ARE_BAD
+        return f"  intact    the model's weights are those from before step {finding.step:,}"

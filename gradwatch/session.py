@@ -78,6 +78,7 @@ class Session:
 
     Attributes:
         findings: Everything found so far, on every rank.
+        teller: What hands it to the sinks.
         off: True once the session failed and took itself off.
         busy: True while a step is decided; a replay runs the model again unseen.
     """
@@ -95,7 +96,7 @@ class Session:
         self.findings: list[Finding] = []
         self.off = self.busy = False
         self._options = options
-        self._teller = Teller(sinks)
+        self.teller = Teller(sinks)
         self.jury = Jury(parts, self._tell)
         self._needs = self.jury.needs
         self._ledger = Ledger(self.jury.scalars, with_flow=self._needs.flow)
@@ -105,7 +106,7 @@ class Session:
         keep = self._needs.replay
         self.window = Window(self.model, keep=keep, byte_budget=options.byte_budget)
         self._untap, self._steps, self._logged = Undo(), 0, True
-        self.jury.open(Stage(self.model, self._tell, self._teller.table))
+        self.jury.open(Stage(self.model, self._tell, self.teller.table))
         self.jury.start(self._reader.order)
 
     @contained
@@ -130,14 +131,17 @@ class Session:
         self._untap.add(self._reader.tap(first=self._steps == 0, sampled=sampled))
 
     @contained
-    def end_forward(self, loss: Tensor | None) -> None:
+    def end_forward(self, loss: Tensor | None, outputs: Sequence[Tensor] = ()) -> None:
         """Notice that a forward is done.
 
         Args:
             loss: Its unscaled loss, as the user's code returned it; None where unknown.
+            outputs: What the model gave, where the loss made of it will not be seen.
         """
         if loss is not None:
             self.observe_loss(loss)
+        if outputs:
+            self.jury.before_backward(outputs)
         self.jury.border("after_forward", logged=self._logged)
 
     @contained
@@ -157,6 +161,8 @@ class Session:
             root: The loss it begins from, scaled and divided; None where unknown.
         """
         self.window.backward_begins(root)
+        if root is not None:
+            self.jury.before_backward((root,))
         if self._needs.norms:
             self._reader.stale.backward_begins()
 
@@ -188,7 +194,7 @@ class Session:
         if self._steps == 0:
             coverage = self._reader.settle_order()
             if self._needs.norms:
-                self._teller.start(coverage)
+                self.teller.start(coverage)
         read = self._reader.read(
             optimizer, self.window.losses, self._ledger, first=self._steps == 0
         )
@@ -228,7 +234,7 @@ class Session:
             self.busy = False
 
     def _raise(self, finding: Finding) -> None:
-        kept = self.host.announce_checkpoint(finding.step)
+        kept = self.host.announce_checkpoint(finding)
         message = "\n".join([*finding.lines(), kept]).rstrip()
         raise NonFiniteGradientError(message, finding)
 
@@ -268,11 +274,11 @@ class Session:
 
     def _record(self, values: Mapping[str, FloatArray], *, last: bool) -> None:
         for record in self._ledger.records(values, last=last):
-            self._teller.record(record)
+            self.teller.record(record)
 
     def _tell(self, finding: Finding) -> None:
         self.findings.append(finding)
-        self._teller.finding(finding)
+        self.teller.finding(finding)
 
     def switch_off(self, error: Exception) -> None:
         """Take the session off for the rest of the run and say so once.
@@ -289,7 +295,7 @@ class Session:
         """Flush what waits for a transfer, tell the last step, close the sinks; once."""
         self.end_batch()
         self._finish()
-        self._teller.close()
+        self.teller.close()
         self.window.clear()
 
     @contained

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gradwatch.findings import Finding
-from gradwatch.sinks.protocol import TableSink
+from gradwatch.sinks.protocol import ResumableSink, TableSink
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gradwatch.readings import Coverage, StepRecord
     from gradwatch.sinks.protocol import Sink
@@ -47,6 +47,8 @@ class Teller:
     def __init__(self, sinks: Sequence[Sink]) -> None:
         """Start with every sink alive."""
         self.sinks = list(sinks)
+        # Kept beyond the end: a checkpoint may be written after the fit.
+        self._resumable = [sink for sink in sinks if isinstance(sink, ResumableSink)]
 
     def start(self, coverage: Sequence[Coverage]) -> None:
         """Hand the coverage report to all sinks."""
@@ -68,6 +70,30 @@ class Teller:
         """Close all sinks; from then on nothing is told."""
         self._each(lambda sink: sink.close(), 0)
         self.sinks.clear()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give the state of the sinks that have one, under ``"sinks"``; empty where none has."""
+        states: dict[str, Any] = {}
+        for sink in self._resumable:
+            try:
+                states[type(sink).__name__] = sink.state_dict()
+            except Exception as error:  # noqa: BLE001, PERF203 - a checkpoint must not fail over it
+                log.warning("gradwatch: no state of %s is kept: %s", type(sink).__name__, error)
+        return {"sinks": states} if states else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the sinks go on from what `state_dict` gave; one that cannot starts anew.
+
+        Args:
+            state: The state of an earlier run.
+        """
+        states = state.get("sinks", {})
+        for sink in self._resumable:
+            name = type(sink).__name__
+            try:
+                sink.load_state_dict(states[name]) if name in states else None
+            except Exception as error:  # noqa: BLE001 - no sink keeps a run from resuming
+                log.warning("gradwatch: %s starts anew, its state: %r", name, error)
 
     def _each(self, call: Callable[[Sink], None], step: int) -> None:
         for sink in list(self.sinks):

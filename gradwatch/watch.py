@@ -185,13 +185,15 @@ class Watch:
 
     def state_dict(self) -> dict[str, Any]:
         """Give what a resumed run needs; primitives only."""
-        return {part.name: part.state_dict() for part in self._session.jury.parts}
+        parts = {part.name: part.state_dict() for part in self._session.jury.parts}
+        return {**parts, **self._session.teller.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
         for part in self._session.jury.parts:
             if part.name in state:
                 part.load_state_dict(state[part.name])
+        self._session.teller.load_state_dict(state)
 
     def close(self) -> None:
         """Flush, close the sinks and take every hook off; safe to call twice."""

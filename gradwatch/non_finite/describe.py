@@ -13,6 +13,7 @@ from gradwatch.non_finite.blame import (
     REPRODUCIBLE,
     Blame,
 )
+from gradwatch.non_finite.verdicts import meaning_of
 
 RULE = "non_finite"
 MOST_SAMPLES = 8
@@ -27,7 +28,7 @@ BY_KIND = {
     "Inf": "keep the operation's input away from where it overflows (eps, clamp, a wider dtype)",
 }
 VERDICTS = {
-    NOT_RESTORABLE: "the replay's loss differs from the original: state not restorable",
+    NOT_RESTORABLE: "the replay does not start where the step did: state not restorable",
     NOT_REPRODUCIBLE: "the same loss, but the fault does not come back: not reproducible "
     "(nondeterminism or hardware)",
     ONLY_COMPILED: "the same step is finite without compilation: only compiled code fails",
@@ -146,7 +147,8 @@ def _remedy(blame: Blame) -> str:
     # That the result was masked and its input not is the more special advice.
     advice = blame.hint if blame.hint and blame.batch_path else blame.remedy or blame.hint
     known = advice or REMEDIES.get(blame.place) or BY_KIND.get(blame.kind, "")
-    return known if blame.kind else ""
+    doubtful = "" if blame.verdict == REPRODUCIBLE else meaning_of(blame.verdict).next_step
+    return "; ".join(part for part in (known if blame.kind else "", doubtful) if part)
 
 
 def _cause(blame: Blame) -> str:

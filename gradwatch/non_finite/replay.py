@@ -120,6 +120,9 @@ class _Investigation:
         if fault is None:
             return self._without_fault(trace, verdict)
         blame = blame_of(fault, trace, self._held, probe, around)
+        if blame.batch_path in self._edited:
+            # What came in before the edit is lost: the value may be the step's own.
+            verdict = NOT_RESTORABLE
         evidence = {**blame.evidence, **_count(self._suspects), **self._edits(verdict)}
         evidence |= _ruined(self._model) if "buffer" not in evidence else {}
         return replace(blame, verdict=verdict, evidence=evidence)

@@ -31,8 +31,9 @@ MEANINGS = {
         "mend what is named as the cause, then replay the bundle with the mended model",
     ),
     NOT_RESTORABLE: Meaning(
-        "the replayed loss is not the original, bit for bit: something the step depends on lies "
-        "outside the model, the batch and the random number generators",
+        "the replayed loss is not the original, bit for bit, or the step edits the batch in place: "
+        "something the step depends on lies outside the model, the batch and the random number "
+        "generators",
         "look for state that the step itself moves (a counter, a cache, a batch edited in place, "
         "a generator of your own) and keep it on the module; the layer named is a good guess only",
     ),

@@ -1,7 +1,18 @@
 """The roofline: what the machine can do, and what bounds each layer."""
 
-from gradwatch.roofline.ceilings import Ceilings
+from gradwatch.roofline.ceilings import Ceilings, measure_ceilings
+from gradwatch.roofline.options import RooflineOptions
+from gradwatch.roofline.plain import profile
 from gradwatch.roofline.profile import KernelRow, Profile
 from gradwatch.roofline.verdicts import LayerVerdict, VerdictKind
 
-__all__ = ["Ceilings", "KernelRow", "LayerVerdict", "Profile", "VerdictKind"]
+__all__ = [
+    "Ceilings",
+    "KernelRow",
+    "LayerVerdict",
+    "Profile",
+    "RooflineOptions",
+    "VerdictKind",
+    "measure_ceilings",
+    "profile",
+]

@@ -1,9 +1,27 @@
-"""What the machine can do: bandwidth, arithmetic, launches."""
+"""What the machine can do: bandwidth, arithmetic, launches; measured once and remembered.
+
+No table of products: a copy of more than the caches hold, a large matrix product, and the
+smallest operations there are, timed on the machine at hand. No random numbers are drawn.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from gradwatch.roofline.remembered import recall, remember
+
+REPEATS = 5
+COPY_BYTES = {"cpu": 64 << 20, "accelerator": 512 << 20}
+MATRIX_SIZES = {"cpu": (512, 1024), "accelerator": (4096, 8192)}
+# Longer than this for one product, and a larger one is not tried.
+ENOUGH_SECONDS = 0.05
+CHAIN = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,7 +32,8 @@ class Ceilings:
         device: Name of the device.
         copy_bytes_per_second: Bytes read plus bytes written by a copy beyond the caches.
         matrix_flops_per_second: dtype (``"float32"``) → rate of a large matrix product.
-        launch_seconds: Time of the smallest operation there is: the floor under each kernel.
+        launch_seconds: What the smallest operation costs in a forward and a backward, per
+            kernel: the floor under each of them.
     """
 
     device: str
@@ -22,10 +41,139 @@ class Ceilings:
     matrix_flops_per_second: Mapping[str, float]
     launch_seconds: float
 
-    def ridge(self, dtype: str) -> float:
+    def ridge(self, dtype: str = "float32") -> float:
         """Give the intensity (FLOP per byte) at which arithmetic begins to bound.
 
         Args:
-            dtype: Such as ``"float32"``.
+            dtype: One of those measured.
+
+        Examples:
+            >>> rates = {"float32": 2e12}
+            >>> Ceilings(
+            ...     device="toy",
+            ...     copy_bytes_per_second=1e11,
+            ...     matrix_flops_per_second=rates,
+            ...     launch_seconds=1e-6,
+            ... ).ridge()
+            20.0
         """
         return self.matrix_flops_per_second[dtype] / self.copy_bytes_per_second
+
+
+def device_name(device: torch.device) -> str:
+    """Give a device's name: ``"cpu"`` or what the driver calls it.
+
+    Args:
+        device: The device.
+    """
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return device.type
+
+
+def measure_ceilings(
+    device: torch.device | str = "cpu",
+    dtypes: Sequence[str] = ("float32",),
+    *,
+    refresh: bool = False,
+) -> Ceilings:
+    """Measure what a device can do, or recall what was measured before.
+
+    Takes about a second on a CPU. The result is kept in the user's cache folder by device,
+    torch version, number of threads and settings that change the rates; what has not been
+    measured yet (another dtype) is added to it.
+
+    Args:
+        device: The device.
+        dtypes: For which the rate of matrix products is wanted, such as ``"bfloat16"``.
+        refresh: Measure again, whatever is remembered.
+
+    Returns:
+        The ceilings; rates of at least ``dtypes``.
+    """
+    device = torch.device(device)
+    key = "|".join(
+        [
+            device_name(device),
+            torch.__version__,
+            f"{torch.get_num_threads()} threads",
+            f"float32 products: {torch.get_float32_matmul_precision()}",
+        ]
+    )
+    known = {} if refresh else recall(key)
+    with torch.no_grad(), torch.autocast(device.type, enabled=False):
+        if "copy" not in known:
+            known["copy"] = _copy_rate(device)
+        for dtype in dtypes:
+            if f"matrix {dtype}" not in known:
+                known[f"matrix {dtype}"] = _matrix_rate(device, dtype)
+    if "launch" not in known:
+        known["launch"] = _launch_seconds(device)
+    remember(key, known)
+    return Ceilings(
+        device=device_name(device),
+        copy_bytes_per_second=known["copy"],
+        matrix_flops_per_second={
+            name.removeprefix("matrix "): rate
+            for name, rate in known.items()
+            if name.startswith("matrix ")
+        },
+        launch_seconds=known["launch"],
+    )
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for a device; nothing on a CPU.
+
+    Args:
+        device: The device.
+    """
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def _kind(device: torch.device) -> str:
+    return "cpu" if device.type == "cpu" else "accelerator"
+
+
+def _copy_rate(device: torch.device) -> float:
+    count = COPY_BYTES[_kind(device)] // 4
+    source = torch.ones(count, device=device)
+    target = torch.zeros_like(source)
+    return 2 * 4 * count / _timed(lambda: target.copy_(source), device)
+
+
+def _matrix_rate(device: torch.device, dtype: str) -> float:
+    best = 0.0
+    for size in MATRIX_SIZES[_kind(device)]:
+        left = torch.ones(size, size, device=device, dtype=getattr(torch, dtype))
+        out = torch.empty_like(left)
+        seconds = _timed(lambda left=left, out=out: torch.mm(left, left, out=out), device)
+        best = max(best, 2 * size**3 / seconds)
+        if seconds > ENOUGH_SECONDS:
+            break
+    return best
+
+
+def _launch_seconds(device: torch.device) -> float:
+    start = torch.ones(1, device=device, requires_grad=True)
+
+    def chain() -> None:
+        value: Tensor = start
+        for _ in range(CHAIN):
+            value = torch.relu(value)
+        torch.autograd.grad(value, start)
+
+    return _timed(chain, device) / (2 * CHAIN)
+
+
+def _timed(call: Callable[[], object], device: torch.device) -> float:
+    """Give the median length of a call in seconds, the first ones left out."""
+    lengths = []
+    for _ in range(REPEATS + 2):
+        synchronize(device)
+        begun = time.perf_counter()
+        call()
+        synchronize(device)
+        lengths.append(time.perf_counter() - begun)
+    return median(lengths[2:])

@@ -55,6 +55,8 @@ class Profile:
         kernels: The twenty kernels with the largest share, largest first.
         ceilings: What the machine can do.
         kernel_seconds: Length of each kernel launched in one step, in order; all of them.
+        traced_phases: The same phases in the steps that ran under the profiler: what the
+            times of layers and kernels are parts of.
         overhead_seconds: Extra time the whole profile took.
         notes: What was not seen, and why.
     """
@@ -67,5 +69,6 @@ class Profile:
     kernels: tuple[KernelRow, ...]
     ceilings: Ceilings
     kernel_seconds: tuple[float, ...] = ()
+    traced_phases: Mapping[str, float] = field(default_factory=dict)
     overhead_seconds: float = 0.0
     notes: tuple[str, ...] = field(default=())

@@ -3,7 +3,8 @@
 from gradwatch.sinks.console import ConsoleSink
 from gradwatch.sinks.loggers import LoggerSink
 from gradwatch.sinks.memory import MemorySink
-from gradwatch.sinks.protocol import Sink, TableSink
+from gradwatch.sinks.pictures import PictureSink
+from gradwatch.sinks.protocol import ResumableSink, Sink, TableSink
 from gradwatch.sinks.record import RunRecordSink
 from gradwatch.sinks.record_reader import RunRecord, read
 from gradwatch.sinks.wandb import WandbSink, wandb_run
@@ -12,6 +13,8 @@ __all__ = [
     "ConsoleSink",
     "LoggerSink",
     "MemorySink",
+    "PictureSink",
+    "ResumableSink",
     "RunRecord",
     "RunRecordSink",
     "Sink",

@@ -67,6 +67,14 @@ class LoggerSink:
             (logger, Fuse(f"gradwatch: {type(logger).__name__}", tell)) for logger in _each(loggers)
         ]
 
+    def fuse(self, logger: object) -> Fuse:
+        """Give what protects a logger, for others that write to it: it is told once for all.
+
+        Args:
+            logger: One of those this sink writes to.
+        """
+        return next(fuse for known, fuse in self._loggers if known is logger)
+
     def start(self, coverage: Sequence[Coverage]) -> None:
         """Leave the coverage report to the console and the run record."""
 

@@ -1,11 +1,11 @@
-"""The protocol a sink fulfils; a user's own needs these four methods, and a fifth for tables."""
+"""The protocol a sink fulfils: four methods, a fifth for tables, two more to be resumed."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gradwatch.findings import Finding
     from gradwatch.readings import Coverage, StepRecord
@@ -34,3 +34,14 @@ class TableSink(Protocol):
 
     def table(self, table: Table) -> None:
         """Take one table; it replaces an earlier one of its name."""
+
+
+@runtime_checkable
+class ResumableSink(Protocol):
+    """What a sink has on top that must not begin anew in a resumed run: alerts were sent."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give what a resumed run needs; primitives only."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave."""

@@ -1,7 +1,7 @@
 """Run records read back: what `RunRecordSink` wrote, crashed runs included."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from gradwatch.readings import FlowReading, StepRecord
 from gradwatch.sinks.record import ARRAYS
 from gradwatch.tables import Table
 
-PLAIN = {"header": "headers", "footer": "footers"}
+KINDS = ("header", "record", "finding", "table", "footer", "unreadable")
 
 
 class RunRecord(NamedTuple):
@@ -36,6 +36,21 @@ class RunRecord(NamedTuple):
     unreadable: int
 
 
+class Line(NamedTuple):
+    """One line of a run record.
+
+    Attributes:
+        kind: ``"header"``, ``"record"``, ``"finding"``, ``"table"``, ``"footer"``, or
+            ``"unreadable"`` where a crash or a full disk cut it off.
+        value: What it holds: a StepRecord, Finding or Table, else the plain mapping.
+        end: Bytes of the file up to its end.
+    """
+
+    kind: str
+    value: Any
+    end: int
+
+
 def read(path: str | Path) -> RunRecord:
     """Read a run record, also one whose run crashed in the middle of a line.
 
@@ -45,24 +60,32 @@ def read(path: str | Path) -> RunRecord:
     Raises:
         ConfigurationError: If no line of the file is one of a run record.
     """
-    lines, unreadable = _lines(Path(path))
-    layers: dict[int, Sequence[str]] = {}
-    run = RunRecord([], [], [], {}, [], unreadable)
-    for line in lines:
-        kind = line.pop("kind", "")
-        if kind == "layers":
-            layers[line["id"]] = line["names"]
-        elif kind == "record":
-            run.records.append(_record(line, layers))
-        elif kind == "finding":
-            run.findings.append(Finding(**line))
-        elif kind == "table":
-            run.tables[line["name"]] = _table(line)
-        elif kind in PLAIN:
-            getattr(run, PLAIN[kind]).append(line)
-    if not (run.headers or run.records or run.findings):
+    lines = list(stream(path))
+    of = {kind: [line.value for line in lines if line.kind == kind] for kind in KINDS}
+    if not (of["header"] or of["record"] or of["finding"]):
         raise ConfigurationError(f"{path} is no run record: no line of it can be read as one")
-    return run
+    tables = {table.name: table for table in of["table"]}
+    unreadable = len(of["unreadable"])
+    return RunRecord(of["header"], of["record"], of["finding"], tables, of["footer"], unreadable)
+
+
+def stream(path: str | Path) -> Iterator[Line]:
+    """Give what a run record holds line by line, so that a long one needs no memory.
+
+    A file that still grows is read as far as it goes.
+
+    Args:
+        path: The file.
+    """
+    layers: dict[int, Sequence[str]] = {}
+    end = 0
+    with Path(path).open("rb") as file:
+        for raw in file:
+            end += len(raw)
+            text = raw.decode(errors="replace").rstrip("\n")
+            kind, value = _read_line(text, layers) if text else ("", None)
+            if kind in KINDS:
+                yield Line(kind, value, end)
 
 
 def unpack_flow(layers: Sequence[str], packed: Mapping[str, Any]) -> FlowReading:
@@ -96,21 +119,26 @@ def _table(line: Mapping[str, Any]) -> Table:
     return Table(**{**line, "columns": tuple(line["columns"]), "rows": rows})
 
 
-def _lines(path: Path) -> tuple[list[dict[str, Any]], int]:
-    texts = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    lines = [_parse(text) for text in texts if text]
-    whole = [line for line in lines if line is not None]
-    return whole, len(lines) - len(whole)
-
-
-def _parse(text: str) -> dict[str, Any] | None:
+def _read_line(text: str, layers: dict[int, Sequence[str]]) -> tuple[str, Any]:
+    """Give kind and content of a line; names of layers are kept for the records that follow."""
     try:
         line: dict[str, Any] = json.loads(text)
         _restore(line, line.pop("marks", {}))
+        kind: str = line.pop("kind", "")
+        if kind == "layers":
+            layers[line["id"]] = line["names"]
+        return kind, _content(kind, line, layers)
     except (ValueError, LookupError, TypeError, AttributeError):
-        # What a crash or a full disk left of a line.
-        return None
-    return line
+        # What a crash or a full disk left of a line, or of the one that names its layers.
+        return "unreadable", text
+
+
+def _content(kind: str, line: dict[str, Any], layers: Mapping[int, Sequence[str]]) -> Any:  # noqa: ANN401 - as many kinds as lines
+    if kind == "record":
+        return _record(line, layers)
+    if kind == "finding":
+        return Finding(**line)
+    return _table(line) if kind == "table" else line
 
 
 def _restore(line: dict[str, Any], marks: Mapping[str, str]) -> None:

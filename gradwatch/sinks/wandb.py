@@ -4,42 +4,50 @@ Scalars of a Trainer go through its logger (`LoggerSink`); a plain loop has none
 this sink writes them too (``scalars=True``).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
-from gradwatch.findings import Finding, Severity
-from gradwatch.history import History
-from gradwatch.readings import Coverage, FlowReading, StepRecord
+from gradwatch.findings import Finding
+from gradwatch.readings import Coverage, StepRecord
 from gradwatch.sinks.alerts import LEVELS, AlertGate, alert_text, alert_title
-from gradwatch.sinks.clock import PictureClock
 from gradwatch.sinks.fuse import Fuse, tell
 from gradwatch.sinks.keys import FAMILIES, LIMIT
 from gradwatch.sinks.loggers import LayerKeys
+from gradwatch.sinks.pictures import Pictures, PictureSink
 from gradwatch.sinks.rows import X_AXIS, Rows, Run
+from gradwatch.sinks.story import Story
+from gradwatch.sinks.wandb_tables import findings_table, table_key, told_table
+from gradwatch.tables import Table
 
 PREFIXES = ("grad", *FAMILIES, "grad_norm_depth", "lr", "mem", "flow")
 ALERT_WAIT_SECONDS = 60
-MOST_ROWS = 1000
-GRAVITY: dict[Severity, int] = {"info": 0, "warning": 1, "error": 2}
-COLUMNS: list[str | int] = [
-    "step",
-    "rule",
-    "layer",
-    "severity",
-    "summary",
-    "evidence",
-    "cause",
-    "remedy",
-    "rank",
-]
 
 
-class _HasExperiment(Protocol):
+class HasRun(Protocol):
+    """What is asked of a W&B logger.
+
+    Attributes:
+        experiment: Its run.
+    """
+
     experiment: Run
 
 
+def wandb_logger(loggers: Iterable[object]) -> "HasRun | None":
+    """Give the first W&B logger, whichever Lightning it comes from; None where there is none.
+
+    Args:
+        loggers: The Trainer's loggers.
+    """
+    for logger in loggers:
+        # Two Lightning namespaces have a class each, so the name is all they share.
+        if any(base.__name__ == "WandbLogger" for base in type(logger).__mro__):
+            return cast("HasRun", logger)
+    return None
+
+
 def wandb_run(loggers: Iterable[object], *, rank: int = 0) -> Run | None:
-    """Give the run behind the first W&B logger, whichever Lightning it comes from.
+    """Give the run behind the first W&B logger.
 
     Args:
         loggers: The Trainer's loggers.
@@ -49,24 +57,14 @@ def wandb_run(loggers: Iterable[object], *, rank: int = 0) -> Run | None:
     Returns:
         The run, or None where there is no W&B logger.
     """
-    if rank != 0:
-        return None
-    for logger in loggers:
-        # Two Lightning namespaces have a class each, so the name is all they share.
-        if any(base.__name__ == "WandbLogger" for base in type(logger).__mro__):
-            return cast("_HasExperiment", logger).experiment
-    return None
+    logger = wandb_logger(loggers) if rank == 0 else None
+    return None if logger is None else logger.experiment
 
 
 class WandbSink:
     """Send findings as alerts, and the gradient flow as pictures, to a W&B run.
 
-    A picture costs 0.2 to 0.5 s (12 to 400 layers, one busy core) in the training
-    process; `PictureClock` keeps them few. A failure is told once and switches off the
-    alerts, or the rest of this sink; training goes on.
-
-    Attributes:
-        gate: Cooldown of the alerts; its ``state_dict`` belongs into checkpoints.
+    A failure is told once and switches this sink off; training goes on.
     """
 
     def __init__(
@@ -77,6 +75,7 @@ class WandbSink:
         limit: int | None = LIMIT,
         cooldown_steps: int = 1000,
         pictures: bool = True,
+        fuse: Fuse | None = None,
         tell: Callable[[str], object] = tell,
     ) -> None:
         """Take a run, as ``wandb.init`` or a W&B logger's ``experiment`` gives it.
@@ -88,61 +87,87 @@ class WandbSink:
                 ``trainer/global_step``.
             limit: Most layers of which each has its series; None writes every layer.
             cooldown_steps: Optimizer steps between two alerts of one rule in one layer.
-            pictures: Draw ``flow/heatmap`` and ``flow/profile``.
+            pictures: Draw them here; False where a `PictureSink` hands them to `hang`.
+            fuse: What protects the logger the run came from, so that both fail as one.
             tell: Is handed the one line about a failure.
         """
-        self.gate = AlertGate(cooldown_steps)
+        self._gate = AlertGate(cooldown_steps)
         self._run = run
         self._rows = Rows(run, shared=scalars)
-        self._writing = Fuse("gradwatch: writing to W&B", tell)
-        self._alerts = Fuse("gradwatch: sending W&B alerts", tell)
+        self._fuse = fuse or Fuse("gradwatch: W&B", tell)
         self._keys = LayerKeys(limit) if scalars else None
-        self._clock = PictureClock()
-        self._pictures = pictures
-        self._history = History()
-        self._flow: FlowReading | None = None
+        self._pictures = PictureSink([(self.hang, self._fuse)], tell=tell) if pictures else None
         self._log_step = 0
-        self._findings: list[Finding] = []
-        self._first_bad_step: int | None = None
+        self._story = Story()
         self._closed = False
 
     def start(self, coverage: Sequence[Coverage]) -> None:  # noqa: ARG002 - the protocol's
         """Set the x axis of the keys, where no logger of Lightning's has done so."""
         if self._keys is not None:
-            self._writing.run(self._define_axis)
+            self._fuse.run(self._define_axis)
 
     def record(self, record: StepRecord) -> None:
-        """Keep the profile; draw when it is time, write scalars where asked to."""
-        self._writing.run(lambda: self._record(record))
+        """Write scalars where asked to, and pictures when it is time."""
+        self._log_step = record.log_step
+        self._fuse.run(lambda: self._write(record))
+        if self._pictures is not None:
+            self._pictures.record(record)
 
     def finding(self, finding: Finding) -> None:
         """Send an alert unless one of its kind was sent lately; keep it for the table."""
-        self._findings.append(finding)
-        if finding.rule == "non_finite" and self._first_bad_step is None:
-            self._first_bad_step = finding.step
-        if self.gate.passes(finding):
-            self._clock.ask()
-            self._alerts.run(lambda: self._alert(finding))
+        self._story.add(finding)
+        if self._pictures is not None:
+            self._pictures.finding(finding)
+        if self._gate.passes(finding):
+            self._fuse.run(lambda: self._alert(finding))
+
+    def table(self, table: Table) -> None:
+        """Write a table under its key, such as ``roofline/table``."""
+        self._fuse.run(lambda: self._write_table(table))
+        if self._pictures is not None:
+            self._pictures.table(table)
 
     def close(self) -> None:
         """Write last pictures, table and summary; the run itself stays open."""
-        if not self._closed:
-            self._closed = True
-            self._writing.run(self._write_end)
+        if self._closed:
+            return
+        self._closed = True
+        if self._pictures is not None:
+            self._pictures.close()
+        self._fuse.run(self._write_end)
+
+    def hang(self, pictures: Pictures, log_step: int) -> None:
+        """Write pictures.
+
+        Args:
+            pictures: By their keys, such as ``flow/heatmap``.
+            log_step: Value of ``trainer/global_step``.
+        """
+        import wandb
+
+        row = {key: wandb.Image(picture) for key, picture in pictures.items()}
+        self._rows.write(row, log_step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give cooldowns and story, so that a resumed run repeats no alert and forgets nothing."""
+        return {"alerts": self._gate.state_dict(), "story": self._story.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` gave.
+
+        Args:
+            state: State of the sink in the earlier run.
+        """
+        self._gate.load_state_dict(state["alerts"])
+        self._story.load_state_dict(state["story"])
 
     def _define_axis(self) -> None:
         for prefix in PREFIXES:
             self._run.define_metric(f"{prefix}/*", step_metric=X_AXIS)
 
-    def _record(self, record: StepRecord) -> None:
-        row: dict[str, Any] = {} if self._keys is None else self._keys.scalars(record)
-        self._log_step = record.log_step
-        if record.flow is not None:
-            self._flow = record.flow
-            self._history.add(record.log_step, record.flow)
-        if self._clock.tick():
-            row.update(self._draw())
-        self._rows.write(row, self._log_step)
+    def _write(self, record: StepRecord) -> None:
+        if self._keys is not None:
+            self._rows.write(self._keys.scalars(record), record.log_step)
 
     def _alert(self, finding: Finding) -> None:
         self._run.alert(
@@ -152,41 +177,11 @@ class WandbSink:
             wait_duration=ALERT_WAIT_SECONDS,
         )
 
-    def _draw(self) -> dict[str, Any]:
-        if not self._pictures or self._flow is None:
-            return {}
-        import wandb
-
-        from gradwatch.pictures import heatmap, profile
-
-        return {
-            "flow/heatmap": wandb.Image(heatmap(self._history)),
-            "flow/profile": wandb.Image(profile(self._flow, self._history)),
-        }
+    def _write_table(self, table: Table) -> None:
+        self._rows.write({table_key(table.name): told_table(table)}, self._log_step)
 
     def _write_end(self) -> None:
-        row = self._draw()
-        if self._findings:
-            import wandb
-
-            rows = [_row(finding) for finding in self._findings[:MOST_ROWS]]
-            row["flow/findings"] = wandb.Table(columns=COLUMNS, data=rows)
-        self._rows.write(row, self._log_step)
-        self._run.summary.update(self._summary())
-
-    def _summary(self) -> dict[str, Any]:
-        told = [finding for finding in self._findings if finding.severity != "info"]
-        summary: dict[str, Any] = {"flow/finding_count": len(told), "flow/verdict": "healthy"}
-        if told:
-            worst = max(told, key=lambda finding: GRAVITY[finding.severity])
-            summary["flow/worst_layer"] = worst.layer
-            summary["flow/verdict"] = worst.lines()[0]
-        if self._first_bad_step is not None:
-            summary["grad/first_non_finite_step"] = self._first_bad_step
-        return summary
-
-
-def _row(finding: Finding) -> list[Any]:
-    plain = finding.as_dict()
-    plain["evidence"] = ", ".join(f"{name}={value}" for name, value in finding.evidence.items())
-    return [plain[str(column)] for column in COLUMNS]
+        if self._story.findings:
+            row = {"flow/findings": findings_table(self._story.findings)}
+            self._rows.write(row, self._log_step)
+        self._run.summary.update(self._story.summary())

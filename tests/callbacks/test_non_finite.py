@@ -131,3 +131,5 @@ def test_weights_made_bad_by_the_optimizer_are_laid_at_its_door() -> None:
     _, error = stopped(Poisoned)
     assert error.finding.layer == "<optimizer>"
     assert error.finding.step == 3
+    assert "intact    no: the weights were bad before" in str(error)
+    assert not list(Path("gradwatch_runs").glob("*.ckpt"))

@@ -5,6 +5,7 @@ import pytest
 from gradwatch.findings import INPUT, LOSS, OPTIMIZER
 from gradwatch.non_finite.blame import NO_REPLAY, NOT_RESTORABLE, ONLY_COMPILED, Blame
 from gradwatch.non_finite.describe import finding_of, summary_of
+from gradwatch.non_finite.verdicts import meaning_of
 
 
 def make_blame(**changes: object) -> Blame:
@@ -70,7 +71,7 @@ def test_a_hint_goes_before_the_general_remedy() -> None:
 def test_what_the_replay_could_not_show_is_said(verdict: str) -> None:
     finding = finding_of(make_blame(kind="", operation="", verdict=verdict), 5)
     assert verdict in f"{finding.cause} {finding.summary} {finding.evidence['replay']}"
-    assert finding.remedy == ""
+    assert finding.remedy == meaning_of(verdict).next_step
     assert finding.cause
 
 

@@ -167,3 +167,18 @@ def test_without_a_replay_the_bad_layer_nearest_the_loss_is_named_and_labelled(
     assert blame.place == place
     assert blame.verdict == f"{NO_REPLAY}: declared by the user"
     assert blame.evidence["bad_parameters"] == len(parameters)
+
+
+def test_an_input_that_the_step_itself_made_bad_in_place_is_not_called_bad_data(
+    examine: Examine,
+) -> None:
+    model = around(nn.Identity())
+
+    def step(x: Tensor) -> Tensor:
+        x[0].div_(0.0)
+        out: Tensor = model(x).pow(2).mean()
+        return out
+
+    blame = examine(model, step, torch.zeros(5, 4))
+    assert (blame.place, blame.verdict) == (INPUT, NOT_RESTORABLE)
+    assert blame.evidence["edited_in_place"] == "batch"

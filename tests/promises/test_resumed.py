@@ -104,3 +104,44 @@ def test_without_its_state_a_run_tells_another_story() -> None:
     fresh.load_state_dict = lambda state_dict: None  # type: ignore[method-assign]
     fit(build(Fading), [fresh], make_data(), ckpt_path="middle.ckpt", log_every_n_steps=1)
     assert tell(fresh, told, since=7)[1] != tell(callback, sink, since=7)[1]
+
+
+class CountingSink(MemorySink):
+    """A sink with a memory, as the one with W&B's alerts."""
+
+    seen = 0
+
+    def record(self, record: Any) -> None:
+        super().record(record)
+        self.seen += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.seen = state["seen"]
+
+
+def test_a_sink_with_a_state_goes_on_with_it() -> None:
+    sinks = [CountingSink() for _ in range(3)]
+    watches = [GradWatch(console=False, record=False, sinks=[sink]) for sink in sinks]
+    calm = {"loader": ResumableLoader(make_samples(40)), "log_every_n_steps": 1}
+    unbroken = fit(build(Fading), [watches[0], SavesAt(7)], **calm)
+    fit(build(Fading), [watches[1]], ckpt_path="middle.ckpt", **calm)
+    # A record is complete one step later: of seven steps, six were told when it was saved.
+    assert sinks[1].seen == 6 + len(sinks[1].records)
+    unbroken.save_checkpoint("end.ckpt")
+    fit(build(Fading), [watches[2]], ckpt_path="end.ckpt", max_epochs=3, **calm)
+    assert sinks[2].seen == 20 + len(sinks[2].records) == 30
+
+
+def test_a_sinks_state_that_does_not_fit_is_told_and_it_starts_anew(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sink = CountingSink()
+    callback = GradWatch(console=False, record=False, sinks=[sink])
+    callback.load_state_dict({"sinks": {"CountingSink": {"of another": "version"}}})
+    calm = ResumableLoader(make_samples(40))
+    fit(build(Fading), [callback], calm, max_epochs=1, log_every_n_steps=2)
+    assert "CountingSink starts anew, its state: KeyError('seen')" in caplog.text
+    assert sink.seen > 0

@@ -161,7 +161,7 @@ def test_a_resumed_run_goes_on_with_the_cooldown(
     run = start_run()
     first, second = WandbSink(run, cooldown_steps=100), WandbSink(run, cooldown_steps=100)
     first.finding(make_finding(step=10))
-    second.gate.load_state_dict(json.loads(json.dumps(first.gate.state_dict())))
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
     second.finding(make_finding(step=20))
     assert len(finish_run().alerts()) == 1
 
@@ -231,16 +231,26 @@ def test_no_number_written_is_non_finite(make_record: MakeRecord, finish_run: Fi
 
 def test_pictures_are_drawn_at_doubling_distances() -> None:
     clock = PictureClock()
-    assert [record for record in range(1, 200) if clock.tick()] == [16, 32, 64, 128]
+    assert [record for record in range(1, 200) if clock.tick(record)] == [16, 32, 64, 128]
 
 
 def test_a_finding_has_its_picture_at_once_but_a_hundred_have_eight() -> None:
     clock = PictureClock()
     drawn = 0
-    for _ in range(15):
+    for record in range(15):
         clock.ask()
-        drawn += clock.tick()
+        drawn += clock.tick(record)
     assert drawn == 8
+
+
+def test_slow_pictures_wait_until_the_steps_have_paid_for_them() -> None:
+    clock, drawn = PictureClock(), list[int]()
+    for step in range(0, 20_000, 50):
+        if clock.tick(step):
+            clock.spend(4.0)
+            drawn.append(step)
+    # The second would have been due at step 1,550, but eight seconds are paid for at 3,000.
+    assert drawn == [750, 3000, 7000, 12750]
 
 
 def test_a_run_that_fails_is_told_once(make_record: MakeRecord, finish_run: FinishRun) -> None:
@@ -252,7 +262,7 @@ def test_a_run_that_fails_is_told_once(make_record: MakeRecord, finish_run: Fini
         sink.record(make_record(step))
     sink.close()
     assert len(told) == 1
-    assert "writing to W&B is switched off, training goes on" in told[0]
+    assert "W&B is switched off, training goes on" in told[0]
 
 
 def test_a_disabled_run_swallows_everything(

@@ -1,0 +1,210 @@
+"""The graph is looked at while the first micro-batches' backwards begin, and never again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from gradwatch.cooldown import Cooldown
+from gradwatch.cuts import CutProbe
+from gradwatch.graph.faults import judge_edits
+from gradwatch.graph.options import GraphOptions
+from gradwatch.graph.places import Places, next_number
+from gradwatch.graph.rules import (
+    Cut,
+    find_cut,
+    judge_bound,
+    judge_cut,
+    judge_recurrence,
+    judge_saturation,
+)
+from gradwatch.graph.spine import spine
+from gradwatch.graph.walk import Graph, Surroundings, walk
+from gradwatch.layers import LayerMap
+from gradwatch.parts import Border, Part, Stage
+from gradwatch.undo import Undo
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gradwatch.findings import Finding
+    from gradwatch.readings import StepReading
+
+# Manual optimization may run many backwards in one micro-batch.
+WALKS_A_MICRO_BATCH = 3
+ONCE = 1 << 62
+# The second shows whether a part of the first one's graph is still there; if not, that was it.
+ALWAYS = 2
+
+
+class GraphWatch(Part):
+    """Walk the graph of the first micro-batches from the loss and say what is wrong with it.
+
+    What the backward would trip over is told at once, the rest with the step. In a plain
+    loop the walk begins at the model's outputs, since the loss is not seen.
+
+    Args:
+        options: How far it is walked and what is told.
+        beside_flow: Whether another part tells layers that get no gradient at all; then only
+            parts of layers are told here.
+    """
+
+    name: ClassVar[str] = "graph"
+
+    def __init__(self, options: GraphOptions | None = None, *, beside_flow: bool = True) -> None:
+        self.options = options or GraphOptions()
+        self._beside_flow = beside_flow
+        self._cooldown = Cooldown(ONCE)
+        self._begin(None)
+
+    def _begin(self, stage: Stage | None) -> None:
+        self._stage = stage
+        self._places = Places(stage.model) if stage else None
+        self._probe = CutProbe(stage.model) if stage else None
+        self._layers: LayerMap | None = None
+        self._undo = Undo()
+        self._micro_batches = self._walks = self._step = self._since = 0
+        self._open = False
+        self._earlier: list[int] = []
+        self._graph, self._shown = Graph([]), False
+        self._found: list[Finding] = []
+        self._judged: set[str] = set()
+
+    def open(self, stage: Stage) -> None:
+        """Learn the model; what an earlier fit saw is forgotten."""
+        self._begin(stage)
+
+    def border(self, border: Border, *, logged: bool = True) -> None:
+        """Set the hooks for the first micro-batches, and take them off again."""
+        del logged
+        if border == "before_forward":
+            self._undo()
+            self._micro_batches += 1
+            if not self._open:
+                self._open, self._since = True, next_number()
+            if not self._over(self._micro_batches):
+                self._attach()
+        elif border == "after_backward":
+            self._open = False
+            if self._places is not None:
+                self._places.paused = False
+        elif border == "after_step":
+            self._undo()
+
+    def _over(self, micro_batch: int) -> bool:
+        """Tell whether a micro-batch (from 1) is beyond those that are looked at."""
+        carries = self._earlier[-1:] > [0]
+        return micro_batch > self.options.micro_batches or (micro_batch > ALWAYS and not carries)
+
+    def _attach(self) -> None:
+        if self._places is None or self._probe is None:
+            return
+        self._walks = 0
+        self._undo.add(self._places.attach())
+        if self._micro_batches == 1:
+            self._undo.add(self._probe.attach())
+
+    def before_backward(self, roots: Sequence[Tensor]) -> None:
+        """Walk the graph behind the roots."""
+        done = self._over(self._micro_batches) or self._walks >= WALKS_A_MICRO_BATCH
+        if self._places is None or done:
+            return
+        self._places.paused = True
+        graph = walk(roots, self._surroundings(self._places))
+        self._walks += 1
+        if self._walks == 1:
+            self._earlier.append(graph.earlier)
+        if len(graph.nodes) > len(self._graph.nodes) and not self._shown:
+            self._graph = graph
+        fault = judge_edits(graph, self._step)
+        # The backward is about to raise on it: there will be no step to tell it with.
+        if fault is not None and self._stage is not None and self._cooldown.allows(fault):
+            self._stage.tell(fault)
+        self._keep(judge_saturation(graph, self.options.saturating, self._step))
+        self._keep(judge_bound(graph, self._step))
+        self._keep(judge_recurrence(self._earlier, graph.joint, len(graph.nodes), self._step))
+
+    def _surroundings(self, places: Places) -> Surroundings:
+        if self._layers is None and self._stage is not None:
+            # Not sooner: lazy modules have no parameters before their first forward.
+            self._layers = LayerMap(self._stage.model)
+        return Surroundings(
+            parameters=self._layers.parameter_names if self._layers else {},
+            layer_of=places.layer_of,
+            since=self._since,
+            most_nodes=self.options.most_nodes,
+        )
+
+    def _keep(self, finding: Finding | None) -> None:
+        if finding is not None and self._cooldown.allows(finding):
+            self._found.append(finding)
+
+    def judge(self, reading: StepReading) -> list[Finding]:
+        """Tell what was found, and show the graph with the first step."""
+        self._step = reading.step + 1
+        if self._graph.nodes and reading.optimizer not in self._judged:
+            self._judged.add(reading.optimizer)
+            cut = self._find_cut(reading)
+            self._keep(judge_cut(cut, reading.step, told=self._beside_flow))
+            self._show(cut, reading.step)
+        if self._over(self._micro_batches + 1):
+            self._let_go()
+        found, self._found = self._found, []
+        return found
+
+    def _show(self, cut: Cut | None, step: int) -> None:
+        if self._stage is not None and not self._shown:
+            self._shown = True
+            self._stage.show(spine(self._graph, cut, rows=self.options.rows, step=step))
+
+    def _find_cut(self, reading: StepReading) -> Cut | None:
+        trained = {
+            name
+            for parameter, name in (self._layers.parameter_names.items() if self._layers else ())
+            if parameter.requires_grad
+        }
+        owners = [reading.flow.layers[int(place)] for place in reading.parameters.layer]
+        known = list(
+            zip(reading.parameters.names, owners, reading.parameters.has_grad, strict=True)
+        )
+        # What is hidden in a custom function (reentrant checkpointing) has a gradient all the same.
+        without = {
+            name: owner
+            for name, owner, has_grad in known
+            if not has_grad and name in trained and name not in self._graph.reached
+        }
+        order = tuple(self._places.called) if self._places else ()
+        cuts = tuple(self._probe.cuts) if self._probe else ()
+        return find_cut(without, {owner for _, owner, has in known if has}, order, cuts)
+
+    def _let_go(self) -> None:
+        """Hold on to nothing of the model once the look is over."""
+        self._undo()
+        self._stage = self._places = self._probe = self._layers = None
+        self._graph = Graph([])
+
+    def after_batch(self) -> None:
+        """Take the hooks off."""
+        self._undo()
+
+    def config(self) -> Mapping[str, Any]:
+        """Give the options."""
+        return asdict(self.options)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give what was told: a resumed run looks again and says nothing twice."""
+        return {"told": self._cooldown.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+        self._cooldown.load_state_dict(state["told"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy and pickle as a part that plays on no model."""
+        return {name: vars(self)[name] for name in ("options", "_beside_flow", "_cooldown")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin without a model."""
+        vars(self).update(state)
+        self._begin(None)

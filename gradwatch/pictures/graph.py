@@ -1,0 +1,141 @@
+"""The autograd graph in short: a chain from the loss down, with what blocks the gradient marked."""
+
+from itertools import groupby, pairwise
+from typing import NamedTuple
+
+from gradwatch.pictures.canvas import Canvas, Layer, Point, Rect, cut, shorten, text_width
+from gradwatch.pictures.markers import draw_marker
+from gradwatch.pictures.picture import WIDTH, Entry, Picture, begin, box_of, legend
+from gradwatch.pictures.theme import LIGHT, Colour, Theme
+from gradwatch.tables import Cell, Table
+
+CAPTION = (
+    "From the loss at the top to the first layer at the bottom; the number is how many operations"
+    " lie between. Saturating runs shrink the gradient, nothing flows past a cut."
+)
+ROW = 22
+TOP = 74
+MOST_ROWS = 60
+LAYER_PIXELS = 330
+MARKS = ("cut", "in-place", "saturating")
+KINDS = {"": "circle", "saturating": "square", "cut": "cross", "in-place": "diamond"}
+UNKNOWN = "triangle"
+DEPTH = "depth"
+
+
+class Link(NamedTuple):
+    """A row of the chain.
+
+    Attributes:
+        depth: Operations between it and the loss; empty where unknown.
+        layer: Where it is.
+        operation: What is done there.
+        mark: ``""``, ``"saturating"``, ``"cut"`` or ``"in-place"``.
+    """
+
+    depth: str
+    layer: str
+    operation: str
+    mark: str
+
+
+def graph_chain(table: Table, *, theme: Theme = LIGHT) -> Picture:
+    """Draw a table of the autograd graph as a chain.
+
+    Args:
+        table: Columns ``depth``, ``layer``, ``operation`` and ``mark``, the loss first. Of more
+            than 60 rows the unmarked ones are put together.
+        theme: Colours.
+
+    Raises:
+        ValueError: If a column is missing.
+    """
+    links = _fit([_link(row) for row in _chosen(table)])
+    canvas = begin("Autograd graph", TOP + ROW * max(len(links), 1) + 16, theme)
+    canvas.text((14, 46), cut(table.title, WIDTH - 28), colour=theme.muted)
+    depth = 26 + max(text_width(link.depth) for link in [Link(DEPTH, "", "", ""), *links])
+    widths = [min(text_width(link.layer), LAYER_PIXELS) for link in links]
+    chain = Rect(depth, TOP, WIDTH - 14, TOP + ROW * max(len(links), 1))
+    words = depth + 58 + max(widths, default=0)
+    found = [mark for mark in MARKS if any(link.mark == mark for link in links)]
+    entries = [Entry(mark, _colour(mark, theme), KINDS[mark]) for mark in found]
+    legend(canvas, WIDTH - 14, 28, entries)
+    if links:
+        canvas.text((depth - 8, TOP - 4), DEPTH, 12, colour=theme.muted, anchor="rs")
+    _draw_line(canvas, chain, links)
+    for index, link in enumerate(links):
+        _draw_link(canvas, link, (depth + 20, TOP + ROW * (index + 0.5)), words)
+    return Picture(
+        "graph/chain", "Autograd graph", CAPTION, canvas.image, box_of(canvas, chain)
+    )  # fmt: skip
+
+
+def _chosen(table: Table) -> list[tuple[Cell, ...]]:
+    order = [table.columns.index(name) for name in Link._fields]
+    return [tuple(row[index] for index in order) for row in table.rows]
+
+
+def _link(row: tuple[Cell, ...]) -> Link:
+    return Link(*("" if cell is None else str(cell) for cell in row))
+
+
+def _fit(links: list[Link]) -> list[Link]:
+    """Put unmarked neighbours together until the chain fits."""
+    size = 1
+    shorter = links
+    while len(shorter) > MOST_ROWS and size < len(links):
+        size *= 2
+        shorter = [
+            link
+            for mark, run in groupby(links, key=lambda link: link.mark)
+            for link in _chunks(list(run), size, marked=bool(mark))
+        ]
+    return shorter
+
+
+def _chunks(run: list[Link], size: int, *, marked: bool) -> list[Link]:
+    if marked:
+        return run
+    parts = [run[start : start + size] for start in range(0, len(run), size)]
+    return [
+        part[0]
+        if len(part) == 1
+        else part[0]._replace(operation=f"{part[0].operation} … and {len(part) - 1} more rows")
+        for part in parts
+    ]
+
+
+def _draw_line(canvas: Canvas, chain: Rect, links: list[Link]) -> None:
+    """Draw the way of the gradient: it ends at a cut, and is thick where functions saturate."""
+    theme, x = canvas.theme, chain.left + 20
+    layer, flowing = Layer(chain), True
+    for index, (link, after) in enumerate(pairwise(links)):
+        y = TOP + ROW * (index + 0.5)
+        flowing = flowing and link.mark != "cut"
+        if flowing:
+            layer.line([(x, y), (x, y + ROW)], 2)
+        else:
+            for start in (4, 10, 16):
+                canvas.stroke([(x, y + start), (x, y + start + 2)], theme.grid, 2)
+        if link.mark == after.mark == "saturating":
+            canvas.fill(Rect(x - 4, round(y), x + 5, round(y + ROW)), _colour("saturating", theme))
+    canvas.put(layer, theme.muted)
+
+
+def _draw_link(canvas: Canvas, link: Link, at: Point, words: int) -> None:
+    theme, (x, y) = canvas.theme, at
+    colour = _colour(link.mark, theme)
+    layer = Layer(Rect(round(x) - 10, round(y) - 10, round(x) + 11, round(y) + 11))
+    draw_marker(layer, at, KINDS.get(link.mark, UNKNOWN), 6.0 if link.mark else 4.0)
+    canvas.put(layer, colour)
+    canvas.text((x - 28, y), link.depth, colour=theme.muted, anchor="rm")
+    text = theme.text if not link.mark else colour
+    canvas.text((x + 18, y), shorten(link.layer, LAYER_PIXELS), colour=text, anchor="lm")
+    room = WIDTH - 24 - words
+    said = f"{link.operation}  ({link.mark})" if link.mark else link.operation
+    canvas.text((words, y), cut(said, room), colour=text, anchor="lm")
+
+
+def _colour(mark: str, theme: Theme) -> Colour:
+    colours = {"": theme.lines[0], "saturating": theme.lines[1], "in-place": theme.lines[3]}
+    return colours.get(mark, theme.non_finite)

@@ -1,0 +1,131 @@
+"""A profile of a plain module and a batch, outside of any training."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradwatch.errors import ConfigurationError
+from gradwatch.hooks import tensors_in
+from gradwatch.layers import unwrap
+from gradwatch.roofline.assemble import assemble, dtypes_of
+from gradwatch.roofline.ceilings import Ceilings, measure_ceilings
+from gradwatch.roofline.options import RooflineOptions
+from gradwatch.roofline.profile import Profile
+from gradwatch.roofline.study import Study
+
+NO_LOSS = (
+    "the module's output holds no floating-point tensor that requires a gradient, so there is no "
+    "backward to profile: give loss=, a function of the output, or a module with parameters that "
+    "train"
+)
+
+
+def profile(
+    module: nn.Module,
+    batch: Any,  # noqa: ANN401 - whatever the module takes
+    loss: Callable[[Any], Tensor] | None = None,
+    *,
+    optimizer: torch.optim.Optimizer | None = None,
+    options: RooflineOptions | None = None,
+    ceilings: Ceilings | None = None,
+) -> Profile:
+    """Profile a module on one batch and say what bounds each of its layers.
+
+    Parameters, buffers, gradients and random state are afterwards what they were before;
+    with an optimizer its updates are real and stay.
+
+    Args:
+        module: The module, in the mode (training or not) it is to be profiled in.
+        batch: A tensor; a tuple or list of positional arguments; a mapping of keyword ones.
+        loss: Gives a scalar from the module's output; by default its ``loss`` if there is
+            one, else the sum of all its floating-point outputs.
+        optimizer: Steps after each backward, so that its share is seen; None leaves it out.
+        options: How many steps are looked at.
+        ceilings: What the machine can do; measured, or recalled, by default.
+
+    Returns:
+        The profile.
+
+    Raises:
+        ConfigurationError: If there is nothing to run backward from.
+
+    Examples:
+        >>> quick = RooflineOptions(warmup_steps=1, timed_steps=1, traced_steps=1)
+        >>> told = profile(nn.Linear(64, 64), torch.ones(8, 64), options=quick)
+        >>> [(own.layer, own.kind) for own in told.layers][0]
+        ('<root>', 'launch-bound')
+    """
+    chosen = options or RooflineOptions()
+    model, study = unwrap(module), Study(unwrap(module), chosen)
+    watched = 1 + chosen.warmup_steps + chosen.timed_steps + chosen.traced_steps
+    with _restored(model, keep_weights=optimizer is not None), contextlib.closing(study):
+        for _ in range(watched):
+            _step(module, batch, loss, optimizer, study)
+        study.cross("before_forward")
+    evidence = study.evidence
+    known = ceilings or measure_ceilings(
+        evidence.device, dtypes_of(evidence), refresh=chosen.refresh_ceilings
+    )
+    return assemble(evidence, known)
+
+
+def _step(
+    module: nn.Module,
+    batch: Any,  # noqa: ANN401 - as above
+    loss: Callable[[Any], Tensor] | None,
+    optimizer: torch.optim.Optimizer | None,
+    study: Study,
+) -> None:
+    for parameter in module.parameters():
+        parameter.grad = None
+    study.cross("before_forward")
+    root = (loss or _usual_loss)(_call(module, batch))
+    if not root.requires_grad:
+        raise ConfigurationError(NO_LOSS)
+    study.cross("before_backward")
+    root.backward()
+    study.cross("after_backward")
+    if optimizer is not None:
+        optimizer.step()
+    study.cross("after_step")
+
+
+def _call(module: nn.Module, batch: Any) -> Any:  # noqa: ANN401 - as above
+    if isinstance(batch, Mapping):
+        return module(**batch)
+    if isinstance(batch, tuple | list):
+        return module(*batch)
+    return module(batch)
+
+
+def _usual_loss(output: Any) -> Tensor:  # noqa: ANN401 - as above
+    own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    if isinstance(own, Tensor):
+        return own
+    floats = [each for each in tensors_in(output) if each.is_floating_point()]
+    wanted = [each for each in floats if each.requires_grad]
+    if not wanted:
+        raise ConfigurationError(NO_LOSS)
+    return torch.stack([each.float().sum() for each in wanted]).sum()
+
+
+@contextlib.contextmanager
+def _restored(model: nn.Module, *, keep_weights: bool) -> Iterator[None]:
+    """Put gradients, buffers and random state back as they were."""
+    grads = {parameter: parameter.grad for parameter in model.parameters()}
+    buffers = {} if keep_weights else {own: own.detach().clone() for own in model.buffers()}
+    devices = {own.device for own in grads if own.device.type == "cuda"}
+    with torch.random.fork_rng(devices=[own.index for own in devices]):
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for buffer, before in buffers.items():
+                    buffer.copy_(before)
+            for parameter, grad in grads.items():
+                parameter.grad = grad

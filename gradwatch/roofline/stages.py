@@ -1,0 +1,221 @@
+"""The stages of a study: each looks at a few steps and leaves what it saw in the evidence."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from torch.autograd.profiler import record_function
+
+from gradwatch.layers import is_compiled
+from gradwatch.roofline.clock import clock_of
+from gradwatch.roofline.costs import CostCounter
+from gradwatch.roofline.events import Event, Recording
+from gradwatch.roofline.saved import SavedBytes
+from gradwatch.roofline.spans import Spans
+from gradwatch.roofline.timeline import EDGE_MARK, Reader, find_crossings
+from gradwatch.undo import Undo
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from gradwatch.roofline.evidence import Evidence
+    from gradwatch.roofline.phases import Crossing, Edge
+
+OTHER_PROFILER = (
+    "another profiler was recording, and torch has one per process: no kernel was traced; "
+    "profile a run in which no other one runs"
+)
+COMPILED = (
+    "the model is compiled, one piece to every counter and profiler: profile it uncompiled to "
+    "see its layers"
+)
+
+
+class WarmUp:
+    """Look at nothing: caches fill, algorithms are chosen, clocks settle."""
+
+    def open(self) -> None:
+        """Attach nothing."""
+
+    def cross(self, edge: Edge) -> None:
+        """Let it pass."""
+
+    def finish(self) -> None:
+        """Have nothing to leave."""
+
+    def close(self) -> None:
+        """Have nothing to take off."""
+
+
+class Timing(WarmUp):
+    """Time the phases of steps that nothing is attached to.
+
+    Args:
+        evidence: Where it goes.
+    """
+
+    def __init__(self, evidence: Evidence) -> None:
+        """Take the device's clock."""
+        self._evidence = evidence
+        self._clock = clock_of(evidence.device)
+
+    def cross(self, edge: Edge) -> None:
+        """Stamp the edge."""
+        self._clock.stamp(edge)
+
+    def finish(self) -> None:
+        """Leave the steps, each with the edge that ends it."""
+        self._clock.stamp("before_forward")
+        self._evidence.timed = split_steps(self._clock.crossings())
+
+
+class Counting(WarmUp):
+    """Count operations, bytes and kernels by watching them.
+
+    Args:
+        evidence: Where it goes.
+        model: The model.
+    """
+
+    def __init__(self, evidence: Evidence, model: nn.Module) -> None:
+        """Prepare; nothing is attached yet."""
+        self._evidence = evidence
+        self._spans = Spans(model)
+        self._counter = CostCounter(self._spans)
+        self._saved = SavedBytes(model, self._spans)
+        self._watching, self._undo = ExitStack(), Undo()
+        self._compiled = is_compiled(model)
+        self._returned = self._went_back = False
+
+    def open(self) -> None:
+        """Set the hooks."""
+        if self._compiled:
+            self._evidence.notes.append(COMPILED)
+        else:
+            self._undo.add(self._spans.attach())
+
+    def cross(self, edge: Edge) -> None:
+        """Watch from where a forward begins to where its backward ends.
+
+        Under manual optimization one training step holds several of them: watching goes on
+        after each update until the training step returns.
+        """
+        if self._compiled:
+            return
+        if edge == "before_forward":
+            self._returned = self._went_back = False
+            self._watch()
+        elif edge == "after_forward":
+            self._returned = True
+            if self._went_back:
+                self._watching.close()
+        elif edge == "after_backward":
+            self._went_back = True
+            self._watching.close()
+        elif edge == "after_step" and not self._returned:
+            self._watch()
+
+    def _watch(self) -> None:
+        self._watching.close()
+        self._watching.enter_context(self._counter)
+        self._watching.callback(self._saved.attach())
+
+    def finish(self) -> None:
+        """Leave the costs."""
+        self.close()
+        self._counter.finish()
+        if self._counter.error is not None:
+            told = f"not every operation could be counted: {self._counter.error!r}"
+            self._evidence.notes.append(told)
+        costs = self._counter.layers
+        for layer, saved in self._saved.by_layer.items():
+            if layer in costs:
+                costs[layer].saved_bytes = saved
+        self._evidence.costs = costs
+        self._evidence.counts, self._evidence.pairs = self._counter.counts, self._counter.pairs
+
+    def close(self) -> None:
+        """Take everything off."""
+        self._watching.close()
+        self._undo()
+
+
+class Tracing(WarmUp):
+    """Record steps with torch's profiler and give the time to layers.
+
+    Args:
+        evidence: Where it goes.
+        model: The model.
+        nvtx: Whether each layer's forward is an NVTX range as well.
+    """
+
+    def __init__(self, evidence: Evidence, model: nn.Module, *, nvtx: bool) -> None:
+        """Prepare; nothing is attached yet."""
+        self._evidence = evidence
+        self._spans = Spans(model, mark=True, nvtx=nvtx)
+        self._recording: Recording | None = None
+        self._undo = Undo()
+
+    def open(self) -> None:
+        """Start the profiler, if no other one runs."""
+        recording = Recording(self._evidence.device)
+        if not recording.start():
+            self._evidence.notes.append(OTHER_PROFILER)
+            return
+        self._recording = recording
+        self._undo.add(self._spans.attach())
+
+    def cross(self, edge: Edge) -> None:
+        """Write the edge into the trace."""
+        with record_function(f"{EDGE_MARK}{edge}"):
+            pass
+
+    def finish(self) -> None:
+        """Leave the steps, given to their layers."""
+        if self._recording is None:
+            return
+        self.cross("before_forward")
+        events = self._stop()
+        self._evidence.blocked = self._spans.blocked
+        if events:
+            self._read(events)
+        else:
+            self._evidence.notes.append(OTHER_PROFILER)
+
+    def _read(self, events: list[Event]) -> None:
+        counted = {name for _, name in self._evidence.counts}
+        for crossings in split_steps(find_crossings(events)):
+            reader = Reader(self._spans.find, counted)
+            start, end = crossings[0].seconds, crossings[-1].seconds
+            own = [event for event in events if event.on_device or start <= event.start < end]
+            self._evidence.timelines.append(reader.read(own, crossings))
+
+    def _stop(self) -> list[Event]:
+        recording, self._recording = self._recording, None
+        self._undo()
+        return [] if recording is None else recording.stop()
+
+    def close(self) -> None:
+        """Stop the profiler and take the hooks off."""
+        self._stop()
+
+
+def split_steps(crossings: list[Crossing]) -> list[list[Crossing]]:
+    """Cut at each forward that begins after an update.
+
+    Args:
+        crossings: Of several steps, in the order of time.
+
+    Returns:
+        The steps that are complete, each with the edge that begins the next.
+    """
+    steps: list[list[Crossing]] = []
+    own: list[Crossing] = []
+    for crossing in crossings:
+        own.append(crossing)
+        updated = any(each.edge == "after_step" for each in own)
+        if crossing.edge == "before_forward" and updated:
+            steps.append(own)
+            own = [crossing]
+    return steps

@@ -1,0 +1,89 @@
+"""The course of a profile: a few steps to warm up, to time, to count, to trace; then off.
+
+Whoever runs the steps tells when an edge is crossed. Nothing here starts a forward or a
+backward, so the training that is studied is the training that would have run.
+"""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING
+
+import torch
+
+from gradwatch.roofline.evidence import Evidence
+from gradwatch.roofline.stages import Counting, Timing, Tracing, WarmUp
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from gradwatch.roofline.options import RooflineOptions
+    from gradwatch.roofline.phases import Edge
+
+
+class Study:
+    """Follow a few steps of a model.
+
+    Args:
+        model: The model, unwrapped.
+        options: Which steps.
+
+    Attributes:
+        evidence: What was seen; complete once ``done``.
+        done: Whether everything was seen and is off again.
+    """
+
+    def __init__(self, model: nn.Module, options: RooflineOptions) -> None:
+        """Prepare; nothing is attached yet."""
+        first = next(model.parameters(), None)
+        device = torch.device("cpu") if first is None else first.device
+        self.evidence = Evidence(device=device)
+        self.done = False
+        self._plan: list[tuple[WarmUp, int]] = [
+            (WarmUp(), options.warmup_steps),
+            (Timing(self.evidence), options.timed_steps),
+            (Counting(self.evidence, model), 1),
+            (Tracing(self.evidence, model, nvtx=options.nvtx), options.traced_steps),
+        ]
+        self._watched = 1 + options.traced_steps
+        self._stage, self._left, self._updated = self._plan.pop(0)[0], options.warmup_steps, True
+        self._begins: list[float] = []
+
+    def cross(self, edge: Edge) -> None:
+        """Notice an edge; the study ends at the beginning of the step after its last.
+
+        Args:
+            edge: Which one.
+        """
+        if self.done:
+            return
+        if edge == "before_forward" and self._updated:
+            self._updated = False
+            self._begin_step()
+        self._updated = self._updated or edge == "after_step"
+        self._stage.cross(edge)
+
+    def close(self) -> None:
+        """Take everything off, wherever the study stands; safe to call twice."""
+        self._stage.close()
+        self.done = True
+
+    def _begin_step(self) -> None:
+        self._begins.append(time.perf_counter())
+        while self._left == 0 and not self.done:
+            self._stage.finish()
+            if self._plan:
+                self._stage, self._left = self._plan.pop(0)
+                self._stage.open()
+            else:
+                self._end()
+        self._left -= 1
+
+    def _end(self) -> None:
+        """Compare the steps that were watched with the usual one."""
+        self.close()
+        usual = median(after - before for before, after in pairwise(self._begins))
+        took = time.perf_counter() - self._begins[-1 - self._watched]
+        self.evidence.extra_seconds = max(took - usual * self._watched, 0.0)
