@@ -3,6 +3,7 @@
 from gradwatch.adaptive_lr import AdaptiveLearningRateOptions
 from gradwatch.errors import ConfigurationError, GradwatchError, NonFiniteGradientError
 from gradwatch.findings import Finding
+from gradwatch.fused.options import FusedBackwardOptions
 from gradwatch.gradient_flow import GradientFlowOptions
 from gradwatch.memory import MemoryOptions
 from gradwatch.non_finite.policy import NonFiniteOptions
@@ -17,6 +18,7 @@ __all__ = [
     "Coverage",
     "Finding",
     "FlowReading",
+    "FusedBackwardOptions",
     "GradientFlowOptions",
     "GradwatchError",
     "MemoryOptions",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 from typing import TYPE_CHECKING, TypeVar
@@ -69,6 +70,10 @@ class Jury:
         """Pass a border on."""
         self._ask(lambda part: part.border(border, logged=logged), None)
 
+    def close(self) -> None:
+        """Let the parts take back what they did to the model."""
+        self._ask(lambda part: part.close(), None)
+
     def before_backward(self, roots: Sequence[Tensor]) -> None:
         """Show what a backward begins from."""
         self._ask(lambda part: part.before_backward(roots), None)
@@ -119,5 +124,7 @@ class Jury:
         except Exception as error:
             log.debug("part %s failed", part.name, exc_info=True)
             self.parts.remove(part)
+            with contextlib.suppress(Exception):
+                part.close()
             self._tell(broken(part.name, error, self._step))
             return default

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from gradwatch.findings import Finding
     from gradwatch.non_finite.blame import Blame
     from gradwatch.non_finite.bundle import Kept
+    from gradwatch.non_finite.capture import Held
+    from gradwatch.non_finite.program import Program
     from gradwatch.readings import StepReading
     from gradwatch.tables import Table
 
@@ -104,6 +106,9 @@ class Scene(Protocol):
             unscaled: Leave the gradient scaler's factor out.
         """
 
+    def rerun(self) -> tuple[Held, Program] | str:
+        """Give a micro-batch of the step and the way to run it again, or why there is none."""
+
     def keep(self, finding: Finding, *, max_bytes: int) -> Kept:
         """Write what the last investigation was made of, on the rank that showed the fault.
 
@@ -181,6 +186,9 @@ class Part(ABC):
 
     def after_batch(self) -> None:  # noqa: B027 - optional
         """Take back what must not outlive the batch; called after each batch and at the end."""
+
+    def close(self) -> None:  # noqa: B027 - optional
+        """Take back what the part did to the model; called at the end of a fit, error or not."""
 
     def scalars(self) -> Mapping[str, float]:
         """Give the metrics of the step judged last, keyed as they are logged.

@@ -295,6 +295,7 @@ class Session:
         """Flush what waits for a transfer, tell the last step, close the sinks; once."""
         self.end_batch()
         self._finish()
+        self.jury.close()
         self.teller.close()
         self.window.clear()
 

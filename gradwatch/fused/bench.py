@@ -14,10 +14,15 @@ from gradwatch.non_finite.capture import Held, rng_preserved
 from gradwatch.non_finite.muted import wandb_muted
 from gradwatch.non_finite.program import Program, each_root
 from gradwatch.non_finite.state import Snapshot, gradients_aside
+from gradwatch.roofline.phases import Edge
 
 __all__ = ["Bench", "Dress"]
 
 Dress = Callable[[], object]
+
+
+def _pass(_edge: Edge) -> None:
+    pass
 
 
 class Bench:
@@ -70,16 +75,22 @@ class Bench:
             parameter.grad = None
             parameter.requires_grad_(trains)
 
-    def step(self) -> list[Tensor]:
+    def step(self, cross: Callable[[Edge], None] = _pass) -> list[Tensor]:
         """Run forward and backward once; gradients are left in the parameters.
+
+        Args:
+            cross: Told the edges between the phases.
 
         Returns:
             The roots of the backward, detached.
         """
         with torch.enable_grad():
+            cross("before_forward")
             roots = self._program.forward()
             kept = [root.detach().clone() for root in each_root(roots)]
+            cross("before_backward")
             self._program.backward(roots)
+            cross("after_backward")
         return kept
 
     def run(self, dress: Dress) -> list[Tensor]:

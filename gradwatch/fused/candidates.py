@@ -84,7 +84,7 @@ def _sort(
         found.refusals.append(each)
     elif reason is not None:
         found.refusals.append(Refusal(each.layer, each.kind, each.provider, reason))
-    elif each.members:
+    elif any(own.members != ("",) for own in each.operations):
         found.candidates.append(each)
     else:
         singles.append(each)
@@ -195,7 +195,7 @@ def _offer(block: nn.Module, chain: Chain, provider: Provider) -> Offer:
 
 
 def _operation(chain: Chain, fused: Function) -> Operation:
-    return Operation(chain.site.kind, chain.members, chain.stock, fused)
+    return Operation(chain.site.kind, chain.members, chain.stock, fused, chain.skipped)
 
 
 def _has_hooks(module: nn.Module) -> bool:

@@ -54,12 +54,14 @@ class Operation(NamedTuple):
         members: Modules it uses, by their path below the candidate's module; ``""`` is itself.
         stock: What runs today.
         fused: What would run.
+        skipped: Modules that are not called any more, members among them.
     """
 
     kind: str
     members: tuple[str, ...]
     stock: Function
     fused: Function
+    skipped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,10 +95,10 @@ class Candidate:
         return self.layer, self.kind, self.provider
 
     @property
-    def members(self) -> tuple[nn.Module, ...]:
-        """The modules whose own forward is not called any more."""
-        paths = dict.fromkeys(path for each in self.operations for path in each.members if path)
-        return tuple(self.module.get_submodule(path) for path in paths)
+    def skipped(self) -> dict[str, nn.Module]:
+        """The modules below it whose own forward is not called any more, by full name."""
+        paths = dict.fromkeys(path for each in self.operations for path in each.skipped)
+        return {f"{self.layer}.{path}": self.module.get_submodule(path) for path in paths}
 
     def forward(self) -> Function:
         """Give the forward to be bound on the module."""

@@ -25,6 +25,7 @@ class FusedBackwardOptions:
         providers: Who may offer something; two may compete for a layer.
         min_elements: Inputs smaller than this are left alone: a launch costs more than it saves.
         min_gain: Share of the step's time that a change has to gain.
+        profile: Profile a few runs first, so that layers bound by arithmetic are left alone.
         pairs: Pairs of measurements before the first look; undecided ones are measured on.
         most_pairs: Pairs after which undecided means rolled back.
         compile_seconds: How long the first call of a fused function may take.
@@ -41,6 +42,7 @@ class FusedBackwardOptions:
     providers: Sequence[Provider] = PROVIDERS
     min_elements: int = 1 << 20
     min_gain: float = 0.002
+    profile: bool = True
     pairs: int = 12
     most_pairs: int = 48
     compile_seconds: float = 120.0

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gradwatch.fused.deadline import within
 from gradwatch.fused.operation import Call, Function, Operation
 from gradwatch.fused.runs import LAYOUTS, Layout, Run, Spoiled, run_function
 
@@ -63,15 +62,13 @@ def check(operation: Operation, owner: nn.Module, call: Call, limit_seconds: flo
         Errors, or the reason to reject it.
     """
     members = [owner.get_submodule(path) for path in operation.members]
-    device = next((t.device for t in call.inputs if isinstance(t, Tensor)), torch.device("cpu"))
 
-    def fused(layout: Layout) -> Run:
-        return run_function(operation.fused, members, call, layout=layout)
+    def fused(layout: Layout, limit: float | None = None) -> Run:
+        return run_function(operation.fused, members, call, layout=layout, limit_seconds=limit)
 
     try:
         stock, exact = _references(operation.stock, members, call)
-        first = within(limit_seconds, lambda: fused(LAYOUTS[0]), device)
-        worst = _compare(first, stock, exact, LAYOUTS[0])
+        worst = _compare(fused(LAYOUTS[0], limit_seconds), stock, exact, LAYOUTS[0])
         for layout in LAYOUTS[1:]:
             if layout.own_reference:
                 stock, exact = _references(operation.stock, members, call, layout)
@@ -99,6 +96,9 @@ def _compare(fused: Run, stock: Run, exact: Run, layout: Layout) -> tuple[float,
     """Give the largest error and the stock function's there; raise where it is too large."""
     if fused.drew:
         raise _Rejected("it draws random numbers, which the stock function does not")
+    for name, value in fused.values.items():
+        if name in stock.values:
+            _same_kind(name, value, stock.values[name])
     _same_names(fused.values, stock.values)
     worst = (0.0, 0.0)
     for name, value in fused.values.items():
@@ -115,13 +115,16 @@ def _same_names(fused: Mapping[str, Tensor], stock: Mapping[str, Tensor]) -> Non
         raise _Rejected(f"it gives a {min(added)}, which the stock function does not")
 
 
-def _error_of(
-    name: str, value: Tensor, stock: Tensor, exact: Tensor, layout: Layout
-) -> tuple[float, float]:
+def _same_kind(name: str, value: Tensor, stock: Tensor) -> None:
     for what in ("dtype", "shape", "device"):
         got, wanted = getattr(value, what), getattr(stock, what)
         if got != wanted:
             raise _Rejected(f"its {name} has {what} {_plain(got)}, the stock one {_plain(wanted)}")
+
+
+def _error_of(
+    name: str, value: Tensor, stock: Tensor, exact: Tensor, layout: Layout
+) -> tuple[float, float]:
     if not value.is_floating_point():
         if not torch.equal(value, stock):
             raise _Rejected(f"its {name} is not the stock one")

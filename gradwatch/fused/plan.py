@@ -16,6 +16,9 @@ from gradwatch.roofline.verdicts import LayerVerdict
 
 __all__ = ["Plan"]
 
+# A fused layer moves fewer bytes in fewer kernels; arithmetic it does not save.
+HOPELESS = "compute-bound"
+
 
 class Plan:
     """Choose what is worth a trial.
@@ -23,21 +26,17 @@ class Plan:
     Args:
         options: When fused layers are tried.
         ranks: The processes that train together.
-        verdicts: What bounds each layer, by name; without it only sizes tell.
         rows: Is told what is refused.
     """
 
-    def __init__(
-        self,
-        options: FusedBackwardOptions,
-        ranks: Ranks,
-        verdicts: Mapping[str, LayerVerdict],
-        rows: Rows,
-    ) -> None:
+    def __init__(self, options: FusedBackwardOptions, ranks: Ranks, rows: Rows) -> None:
         """Keep what is chosen by."""
-        self._options, self._ranks, self._verdicts, self._rows = options, ranks, verdicts, rows
+        self._options, self._ranks, self._rows = options, ranks, rows
+        self._verdicts: Mapping[str, LayerVerdict] = {}
 
-    def groups(self, model: nn.Module, seen: Seen) -> list[list[Candidate]]:
+    def groups(
+        self, model: nn.Module, seen: Seen, verdicts: Mapping[str, LayerVerdict]
+    ) -> list[list[Candidate]]:
         """Give the candidates that are tried together: one kind of change, one provider.
 
         Rank 0's order holds; what another rank does not find is left out.
@@ -45,10 +44,14 @@ class Plan:
         Args:
             model: The model.
             seen: What a step of it showed.
+            verdicts: What bounds each layer, by name; without it only sizes tell.
         """
+        self._verdicts = verdicts
         found = find(model, seen, self._options.providers)
-        self._rows.refuse(found.refusals)
-        wanted = [each for each in found.candidates if self._is_worth_it(each)]
+        reasons = {each.key: self._reason_against(each) for each in found.candidates}
+        against = [Refusal(*key, reason) for key, reason in reasons.items() if reason]
+        self._rows.refuse([*found.refusals, *against])
+        wanted = [each for each in found.candidates if not reasons[each.key]]
         plans = self._ranks.gather([each.key for each in wanted])
         common = set(plans[0]).intersection(*plans)
         own = {each.key: each for each in wanted}
@@ -69,24 +72,16 @@ class Plan:
             expected = f", up to {gain:.1%} of the step" if gain > 0 else ""
             self._rows.add(group, "advised", f"can be tried with mode='auto'{expected}")
 
-    def _is_worth_it(self, candidate: Candidate) -> bool:
-        reason = self._reason_against(candidate)
-        if reason:
-            refusal = Refusal(candidate.layer, candidate.kind, candidate.provider, reason)
-            self._rows.refuse([refusal])
-        return not reason
-
     def _reason_against(self, candidate: Candidate) -> str:
         if self._options.mode == "force":
             return ""
         known = self._verdicts_of(candidate)
-        if known and all(each.kind != "bandwidth-bound" for each in known):
+        if known and all(each.kind == HOPELESS for each in known):
             return f"{known[0].kind}: {known[0].reason}"
         if candidate.elements < self._options.min_elements:
             return f"its inputs are small: {candidate.elements:,} elements, under min_elements"
         return ""
 
     def _verdicts_of(self, candidate: Candidate) -> list[LayerVerdict]:
-        paths = {path for each in candidate.operations for path in each.members if path}
-        inside = [candidate.layer, *(f"{candidate.layer}.{path}" for path in sorted(paths))]
+        inside = [candidate.layer, *candidate.skipped]
         return [self._verdicts[name] for name in inside if name in self._verdicts]

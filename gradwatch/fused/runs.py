@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from gradwatch.fused.deadline import within
 from gradwatch.fused.doubles import InDoubles
 from gradwatch.fused.operation import Call, Function, Half
 from gradwatch.hooks import tensors_in
@@ -103,6 +104,7 @@ def run_function(
     *,
     layout: Layout = LAYOUTS[0],
     double: bool = False,
+    limit_seconds: float | None = None,
 ) -> Run:
     """Run forward and backward on copies.
 
@@ -112,26 +114,33 @@ def run_function(
         call: The live call.
         layout: How gradients are laid out.
         double: Run in float64 throughout.
+        limit_seconds: Leave it behind if it does not come back by then; None waits.
 
     Returns:
         All that came out.
 
     Raises:
+        DeadlineError: If it did not come back in time.
         Spoiled: If the function wrote into an input or a gradient.
     """
     twins = [bare_copy(each).double() if double else bare_copy(each) for each in members]
     inputs = tuple(_leaf(value, double=double) for value in call.inputs)
     grads = [None if g is None else layout.lay(g.double() if double else g.clone())
              for g in call.gradients]  # fmt: skip
-    with ExitStack() as stack:
-        stack.enter_context(rng_preserved())
+
+    def compute() -> dict[str, Tensor]:
+        # What is set here belongs to the thread; random state does not, and stays outside.
+        with ExitStack() as stack:
+            stack.enter_context(half_set(call.half, off=double))
+            stack.enter_context(torch.enable_grad())
+            if double:
+                stack.enter_context(InDoubles())
+            return _forward_backward(function, twins, inputs, call, grads)
+
+    with rng_preserved():
         call.random.restore()
         before = _drawn(inputs)
-        stack.enter_context(half_set(call.half, off=double))
-        stack.enter_context(torch.enable_grad())
-        if double:
-            stack.enter_context(InDoubles())
-        values = _forward_backward(function, twins, inputs, call, grads)
+        values = within(limit_seconds, compute, _device(inputs)) if limit_seconds else compute()
         drew = any(not torch.equal(a, b) for a, b in zip(before, _drawn(inputs), strict=True))
     if not double:
         _unspoiled(call, inputs, grads, layout)
@@ -151,7 +160,7 @@ def _forward_backward(
     values = {f"output {i}" if i else "output": y.detach() for i, y in enumerate(outputs)}
     wanted = dict(_wanted(twins, inputs))
     pairs = [(y, g) for y, g in zip(outputs, grads, strict=False) if g is not None]
-    pairs = [(y, g.to(y.dtype)) for y, g in pairs if y.requires_grad]
+    pairs = [(y, g.to(y.dtype)) for y, g in pairs if y.requires_grad and y.shape == g.shape]
     if wanted and pairs:
         found = torch.autograd.grad(
             [y for y, _ in pairs], list(wanted.values()), [g for _, g in pairs], allow_unused=True
@@ -198,6 +207,10 @@ def _same(left: Tensor, right: Tensor) -> bool:
     if left.is_floating_point():
         alike |= left.detach().isnan() & right.detach().isnan()
     return bool(alike.all())
+
+
+def _device(inputs: tuple[Any, ...]) -> torch.device:
+    return next((x.device for x in inputs if isinstance(x, Tensor)), torch.device("cpu"))
 
 
 def _drawn(inputs: tuple[Any, ...]) -> list[Tensor]:

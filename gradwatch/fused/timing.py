@@ -17,6 +17,8 @@ __all__ = ["Comparison", "compare", "interval", "judge"]
 
 WARM_UPS = 2
 CONFIDENCE = 0.99
+# Several times slower in each warm-up is no noise.
+HOPELESS = 3.0
 
 
 class Comparison(NamedTuple):
@@ -123,13 +125,14 @@ def compare(
     Returns:
         The comparison of all pairs.
     """
-    for _ in range(WARM_UPS):
-        before(), after()
+    warm = _join(gather([_pair(before, after, swapped=False) for _ in range(WARM_UPS)]))
+    if all(slow > HOPELESS * fast for fast, slow in warm):
+        return judge(warm)
     own: list[tuple[float, float]] = []
     while True:
         while len(own) < pairs:
             own.append(_pair(before, after, swapped=len(own) % 2 == 1))
-        found = judge([_slowest(each) for each in zip(*gather(own), strict=True)])
+        found = judge(_join(gather(own)))
         if found.faster(gain) or found.slower(gain) or pairs >= most_pairs:
             return found
         pairs = min(2 * pairs, most_pairs)
@@ -140,6 +143,10 @@ def _pair(before: Measure, after: Measure, *, swapped: bool) -> tuple[float, flo
         second = after()
         return before(), second
     return before(), after()
+
+
+def _join(ranks: Sequence[list[tuple[float, float]]]) -> list[tuple[float, float]]:
+    return [_slowest(each) for each in zip(*ranks, strict=True)]
 
 
 def _slowest(pair_of_each_rank: Sequence[tuple[float, float]]) -> tuple[float, float]:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gradwatch.fused.bench import Bench, Dress
+from gradwatch.fused.diagnose import diagnose
 from gradwatch.fused.observe import observe, record
 from gradwatch.fused.operation import Candidate
 from gradwatch.fused.options import FusedBackwardOptions
@@ -51,20 +52,13 @@ class Trial:
         bench: The micro-batch.
         options: When fused layers are tried and kept.
         ranks: The processes that train together; all enter the trial at the same step.
-        verdicts: What bounds each layer, by name; without it only sizes tell.
     """
 
-    def __init__(
-        self,
-        bench: Bench,
-        options: FusedBackwardOptions,
-        ranks: Ranks,
-        verdicts: Mapping[str, LayerVerdict] | None = None,
-    ) -> None:
+    def __init__(self, bench: Bench, options: FusedBackwardOptions, ranks: Ranks) -> None:
         """Begin with nothing kept."""
         self._bench, self._options, self._ranks = bench, options, ranks
         self._rows = Rows()
-        self._plan = Plan(options, ranks, verdicts or {}, self._rows)
+        self._plan = Plan(options, ranks, self._rows)
         self._wardrobe = Wardrobe()
         self._kept: tuple[Candidate, ...] = ()
         self._late = time.monotonic() + options.max_seconds
@@ -82,7 +76,7 @@ class Trial:
         try:
             with self._bench.opened():
                 seen = observe(self._bench, self._wardrobe.take_off)
-                groups = self._plan.groups(self._bench.model, seen)
+                groups = self._plan.groups(self._bench.model, seen, self._diagnose())
                 if self._options.mode == "advise":
                     self._plan.advise(groups)
                 elif again is not None:
@@ -92,6 +86,12 @@ class Trial:
         finally:
             self._wardrobe.take_off()
         return Result(self._kept, tuple(self._rows.rows))
+
+    def _diagnose(self) -> Mapping[str, LayerVerdict]:
+        """Say what bounds each layer, where that decides anything."""
+        if self._options.mode == "force" or not self._options.profile:
+            return {}
+        return diagnose(self._bench, self._wardrobe.take_off)
 
     def _resume(self, groups: Sequence[list[Candidate]], keys: set[tuple[str, str, str]]) -> None:
         for group in groups:
@@ -115,10 +115,15 @@ class Trial:
 
     def _try(self, group: Sequence[Candidate]) -> None:
         """Prove and measure one kind of change, and keep it if it pays."""
-        covered = {member for each in self._kept for member in each.members}
+        covered = {inner for each in self._kept for inner in each.skipped.values()}
         free = [each for each in group if each.module not in covered]
         if not free:
             self._rows.add(group, "not tried", "it is part of a chain that was kept")
+            return
+        if self._options.mode == "force" and {each.module for each in self._kept} & {
+            each.module for each in free
+        }:
+            self._rows.add(group, "not tried", "another provider's was forced before")
             return
         proved, parity = self._prove(free)
         if not proved:
