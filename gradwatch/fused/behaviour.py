@@ -2,13 +2,14 @@
 
 A form is accepted only if it agrees with the module in float64 on probes that tell forms apart:
 random weights (``1 + w`` is not ``w``), inputs of size 1e-3 and 1e3 (an epsilon of 1e-5 is not
-1e-6), constant rows, large means; outputs and all gradients.
+1e-6), constant rows, large means, outliers; outputs and all gradients.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -119,30 +120,35 @@ def recognise_norm(module: nn.Module, x: Tensor) -> NormForm | None:
         return None
     if next(module.children(), None) is not None:
         return None
-    try:
-        with rng_preserved(), torch.autocast(x.device.type, enabled=False), torch.enable_grad():
-            return _recognised(module, x, parameters)
-    except Exception:  # noqa: BLE001 - a module that refuses a probe is no norm we know
-        return None
+    for dim in _dimensions(x, next(iter(parameters.values())).numel()):
+        # A module that refuses a probe is no norm over that dimension.
+        with contextlib.suppress(Exception):
+            form = _recognised(module, x, parameters, dim)
+            if form is not None:
+                return form
+    return None
 
 
 def _recognised(
-    module: nn.Module, x: Tensor, parameters: dict[str, nn.Parameter]
+    module: nn.Module, x: Tensor, parameters: dict[str, nn.Parameter], dim: int
 ) -> NormForm | None:
-    twin = bare_copy(module).to("cpu", torch.float64)
-    size = next(iter(parameters.values())).numel()
-    with torch.no_grad():
-        for parameter in twin.parameters():
-            parameter.copy_(torch.rand(size, dtype=torch.float64) + 0.25)
-    names = sorted(parameters, key=lambda name: "bias" in name or "beta" in name)
-    weight, bias = (*names, "")[:2]
-    for dim in _dimensions(x, size):
+    with rng_preserved(), torch.autocast(x.device.type, enabled=False), torch.enable_grad():
+        size = next(iter(parameters.values())).numel()
+        twin = bare_copy(module).to("cpu", torch.float64)
+        with torch.no_grad():
+            for parameter in twin.parameters():
+                parameter.copy_(torch.rand(size, dtype=torch.float64) + 0.25)
+        names = sorted(parameters, key=lambda name: "bias" in name or "beta" in name)
         probes = list(_probes(x.dim(), dim, size))
-        for centred, offset, eps in itertools.product((False, True), (0.0, 1.0), _epsilons(module)):
-            form = NormForm(centred, eps, offset, dim, weight, bias)
+        for form in _forms(module, dim, (*names, "")[:2]):
             if all(_agrees(form, twin, probe) for probe in probes):
                 return form._replace(promotes=_promotes(module, probes[0]))
-    return None
+        return None
+
+
+def _forms(module: nn.Module, dim: int, names: Sequence[str]) -> Iterator[NormForm]:
+    kinds = itertools.product((False, True), (0.0, 1.0), _epsilons(module))
+    return (NormForm(centred, eps, offset, dim, *names) for centred, offset, eps in kinds)
 
 
 def _dimensions(x: Tensor, size: int) -> list[int]:
@@ -161,7 +167,9 @@ def _probes(rank: int, dim: int, size: int) -> Iterator[Tensor]:
     if dim == 1:
         shape = [BATCH, size, *[SIDE] * (rank - 2)]
     x = torch.randn(shape, dtype=torch.float64)
-    yield from (x, x * 1e-3, x * 1e3, torch.full_like(x, 3.0), x + 100.0)
+    outlier = x.clone()
+    outlier.select(dim, 0).mul_(100)
+    yield from (x, x * 1e-3, x * 1e3, torch.full_like(x, 3.0), x + 100.0, outlier)
 
 
 def _agrees(form: NormForm, twin: nn.Module, probe: Tensor) -> bool:

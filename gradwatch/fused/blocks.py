@@ -27,14 +27,15 @@ class Traced(NamedTuple):
 
     Attributes:
         graph: What it does; each node's ``meta["value"]`` is a live value.
-        arguments: Names of its arguments, in the order of its signature.
-        tensors: Those that are tensors.
+        arguments: Names of its arguments, in the order of its signature, then those of keywords
+            that it passes on.
+        handed: Those that the graph is handed; the others are plain values, and fixed.
         guard: What was specialised.
     """
 
     graph: fx.Graph
     arguments: tuple[str, ...]
-    tensors: tuple[str, ...]
+    handed: tuple[str, ...]
     guard: tuple[Any, ...]
 
 
@@ -55,41 +56,44 @@ def trace(block: nn.Module, visit: Visit) -> Traced | str:
 
 
 def _trace(block: nn.Module, visit: Visit) -> Traced | str:
-    bound = inspect.signature(type(block).forward).bind(block, *visit.args, **visit.kwargs)
+    signature = inspect.signature(type(block).forward)
+    bound = signature.bind(block, *visit.args, **visit.kwargs)
     bound.apply_defaults()
-    names = _named_arguments(type(block))
-    values = {name: bound.arguments[name] for name in names}
-    spare = [value for name, value in bound.arguments.items() if name not in names]
-    if any(spare[1:]) or not all(_is_simple(value) for value in values.values()):
-        return "its forward takes more than tensors and plain values"
+    names, spread = _named_arguments(type(block))
+    values = {name: bound.arguments[name] for name in names} | bound.arguments.get(spread, {})
+    if len(bound.args) > len(names) + 1:
+        return "its forward takes any number of inputs"
     twin = bare_copy(block)
     with rng_preserved(), torch.no_grad(), half_set(visit.half):
         tracer = _Tracer(twin, _children_outputs(twin, values))
         graph = tracer.write_down(values)
     if tracer.left_marks:
         return "its forward changes what the module holds"
-    tensors = tuple(name for name in names if isinstance(values[name], Tensor))
-    return Traced(graph, tuple(names), tensors, _guard(block, values, visit.half))
+    handed = tuple(name for name, value in values.items() if not _is_plain(value))
+    return Traced(graph, tuple(values), handed, _guard(block, values, visit.half))
 
 
-def _named_arguments(kind: type[nn.Module]) -> list[str]:
-    """Name the arguments of a forward, but for ``self``, ``*args`` and ``**kwargs``."""
+def _named_arguments(kind: type[nn.Module]) -> tuple[list[str], str]:
+    """Name a forward's arguments but ``self`` and ``*args``, and that of ``**kwargs``."""
     _, *own = inspect.signature(kind.forward).parameters.values()
-    return [each.name for each in own if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    spread = next((each.name for each in own if each.kind == each.VAR_KEYWORD), "")
+    named = [each.name for each in own if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
+    return named, spread
 
 
-def _is_simple(value: object) -> bool:
-    return isinstance(value, Tensor | bool | int | float | str | type(None))
+def _is_plain(value: object) -> bool:
+    return isinstance(value, bool | int | float | str | type(None))
 
 
 def _guard(block: nn.Module, values: Mapping[str, Any], half: Half) -> tuple[Any, ...]:
-    kinds = tuple(
-        (value.dtype, value.dim(), value.device.type, type(value))
-        if isinstance(value, Tensor)
-        else repr(value)
-        for value in values.values()
-    )
+    kinds = tuple(_kind(value) for value in values.values())
     return kinds, half.dtype, tuple(each.training for each in block.modules())
+
+
+def _kind(value: object) -> object:
+    if isinstance(value, Tensor):
+        return value.dtype, value.dim(), value.device.type, type(value)
+    return value if _is_plain(value) else type(value)
 
 
 def _children_outputs(twin: nn.Module, values: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -115,7 +119,11 @@ def _keeper(kept: list[Any]) -> Callable[..., None]:
 
 
 def _copies(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {n: v.detach().clone() if isinstance(v, Tensor) else v for n, v in values.items()}
+    return {name: _copy(value) for name, value in values.items()}
+
+
+def _copy(value: Any) -> Any:  # noqa: ANN401 - any input
+    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 class _Typed(fx.Proxy):
@@ -152,22 +160,29 @@ class _Tracer(fx.Tracer):
         """Run the block's forward on proxies."""
         given, before = {}, _contents(self.root)
         for name, value in values.items():
-            given[name] = self._placeholder(name, value) if isinstance(value, Tensor) else value
+            given[name] = value if _is_plain(value) else self._placeholder(name, value)
         with self._modules_caught():
             result = type(self.root).forward(self.root, **given)
         self.create_node("output", "output", (self.create_arg(result),), {})
         self.left_marks = _contents(self.root) != before
         return self.graph
 
-    def _placeholder(self, name: str, value: Tensor) -> fx.Proxy:
+    def _placeholder(self, name: str, value: Any) -> fx.Proxy:  # noqa: ANN401 - any input
         node = self.create_node("placeholder", name, (), {})
-        node.meta["value"] = value.detach().clone()
+        node.meta["value"] = _copy(value)
         return _Typed(node, self)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Leave every child whole."""
         del m, module_qualified_name
         return True
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        """Write a node down; a parameter's own node has its value at once."""
+        node = super().create_node(*args, **kwargs)
+        if node.op == "get_attr":
+            node.meta["value"] = _attribute(self.root, str(node.target))
+        return node
 
     def create_proxy(self, *args: Any, **kwargs: Any) -> fx.Proxy:
         """Write an operation down and run it on the values."""
@@ -182,8 +197,6 @@ class _Tracer(fx.Tracer):
 
         if node.op == "call_module":
             return self._outputs[str(node.target)].pop(0)
-        if node.op == "get_attr":
-            return _attribute(self.root, str(node.target))
         args, kwargs = fx.node.map_arg(node.args, live), fx.node.map_arg(node.kwargs, live)
         if node.op == "call_method":
             own, *rest = args
@@ -252,7 +265,7 @@ def _compiled(graph: fx.Graph) -> Callable[..., Any]:
 
 
 def _guarded(traced: Traced, run: Callable[..., Any]) -> Function:
-    names, tensors, guard = traced.arguments, traced.tensors, traced.guard
+    names, handed, guard = traced.arguments, traced.handed, traced.guard
     defaults: dict[str, Any] = {}
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the stock one's
@@ -264,7 +277,7 @@ def _guarded(traced: Traced, run: Callable[..., Any]) -> Function:
         device = next((t.device.type for t in given.values() if isinstance(t, Tensor)), "cpu")
         if not fits or _guard(self, given, half_now(device)) != guard:
             return type(self).forward(self, *args, **kwargs)
-        return run(self, *(given[name] for name in tensors))
+        return run(self, *(given[name] for name in handed))
 
     return forward
 
@@ -274,5 +287,5 @@ def _defaults(kind: type[nn.Module], names: Sequence[str]) -> dict[str, Any]:
     return {
         name: known[name].default
         for name in names
-        if known[name].default is not inspect.Parameter.empty
+        if name in known and known[name].default is not inspect.Parameter.empty
     }

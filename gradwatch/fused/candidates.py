@@ -69,7 +69,7 @@ def find(model: nn.Module, seen: Seen, providers: Sequence[Provider]) -> Found:
     for module, visit in seen.visits.items():
         if module not in names:
             continue
-        offers = list(_of_module(names[module], module, visit, providers))
+        offers = list(_of_module(names[module], module, visit, providers, seen))
         reason = TWICE if seen.differentiates_twice else compiled.get(module)
         for each in offers:
             _sort(each, reason or refuse_site(module), found, singles)
@@ -101,12 +101,12 @@ def _inside_compiled(model: nn.Module) -> dict[nn.Module, str]:
 
 
 def _of_module(
-    name: str, module: nn.Module, visit: Visit, providers: Sequence[Provider]
+    name: str, module: nn.Module, visit: Visit, providers: Sequence[Provider], seen: Seen
 ) -> Iterator[Candidate | Refusal]:
     if next(module.children(), None) is None:
         yield from _single(name, module, visit, providers)
     elif _may_hold_chains(module):
-        yield from _chained(name, module, visit, providers)
+        yield from _chained(name, module, visit, providers, seen)
 
 
 def _single(
@@ -154,7 +154,7 @@ def _may_hold_chains(module: nn.Module) -> bool:
 
 
 def _chained(
-    name: str, block: nn.Module, visit: Visit, providers: Sequence[Provider]
+    name: str, block: nn.Module, visit: Visit, providers: Sequence[Provider], seen: Seen
 ) -> Iterator[Candidate | Refusal]:
     traced = trace(block, visit)
     if isinstance(traced, str):
@@ -174,7 +174,7 @@ def _chained(
                 layer=name,
                 provider=provider.name,
                 module=block,
-                operations=tuple(_operation(chain, fused) for chain, fused in taken),
+                operations=tuple(_operation(block, *each, seen) for each in taken),
                 build=make_forward(traced, graph, calls),
                 elements=max(_elements(chain.site.inputs) for chain, _ in taken),
             )
@@ -194,8 +194,10 @@ def _offer(block: nn.Module, chain: Chain, provider: Provider) -> Offer:
     return offer
 
 
-def _operation(chain: Chain, fused: Function) -> Operation:
-    return Operation(chain.site.kind, chain.members, chain.stock, fused, chain.skipped)
+def _operation(block: nn.Module, chain: Chain, fused: Function, seen: Seen) -> Operation:
+    # One that is called elsewhere too can be swapped by itself for those calls.
+    idle = tuple(p for p in chain.skipped if seen.counts[block.get_submodule(p)] == 1)
+    return Operation(chain.site.kind, chain.members, chain.stock, fused, idle)
 
 
 def _has_hooks(module: nn.Module) -> bool:

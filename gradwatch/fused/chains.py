@@ -10,6 +10,7 @@ call, and a call that does not fit goes the stock way.
 from __future__ import annotations
 
 import functools
+import itertools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -75,16 +76,16 @@ def find_chains(block: nn.Module, graph: fx.Graph) -> list[Chain]:
         block: The block.
         graph: What its forward does; each node's ``meta["value"]`` is a live value.
     """
+    order = {node: place for place, node in enumerate(graph.nodes)}
     found: list[Chain] = []
     taken: set[fx.Node] = set()
-    for node in graph.nodes:
-        for find in (_gate, _head, _add_norm):
-            chain = find(block, node)
-            if chain is not None and not taken & _nodes(chain):
-                taken |= _nodes(chain)
-                found.append(chain)
-                break
-    return found
+    # A gate begins with an activation that a pair would take from it.
+    for find, node in itertools.product((_gate, _head, _add_norm), graph.nodes):
+        chain = find(block, node)
+        if chain is not None and not taken & _nodes(chain):
+            taken |= _nodes(chain)
+            found.append(chain)
+    return sorted(found, key=lambda chain: order[chain.last])
 
 
 def _nodes(chain: Chain) -> set[fx.Node]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -40,10 +41,12 @@ class Seen:
 
     Attributes:
         visits: First call of each module that was called.
+        counts: How often each was called.
         differentiates_twice: Whether the step builds a graph of its gradients.
     """
 
     visits: dict[nn.Module, Visit] = field(default_factory=dict)
+    counts: Counter[nn.Module] = field(default_factory=Counter)
     differentiates_twice: bool = False
 
 
@@ -67,6 +70,7 @@ def observe(bench: Bench, dress: Dress) -> Seen:
     seen, undo = Seen(), Undo()
 
     def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        seen.counts[module] += 1
         if module not in seen.visits:
             half = half_now(bench.device.type)
             seen.visits[module] = Visit(args, dict(kwargs), half)

@@ -26,7 +26,9 @@ QUICK: dict[str, Any] = {
 class Offers:
     """A provider that offers one forward for one class."""
 
-    def __init__(self, kind: type[nn.Module], forward: Callable[..., Any], name: str = "lab"):
+    def __init__(
+        self, kind: type[nn.Module], forward: Callable[..., Any], name: str = "lab"
+    ) -> None:
         self.kind, self.forward, self.name = kind, forward, name
 
     def propose(self, site: Site) -> Offer:
