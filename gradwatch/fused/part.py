@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
+from torch.optim import Optimizer
 
 from gradwatch.findings import ROOT, Finding
 from gradwatch.fused.bench import Bench
+from gradwatch.fused.layout import ChannelsLast
 from gradwatch.fused.options import FusedBackwardOptions
-from gradwatch.fused.rows import trial_table
-from gradwatch.fused.trial import Result, Trial
+from gradwatch.fused.rows import TOGETHER, trial_table
+from gradwatch.fused.trial import Again, Result, Trial
 from gradwatch.fused.wardrobe import Wardrobe
 from gradwatch.parts import Needs, Part, Scene, Stage, Verdict
 from gradwatch.ranks import Ranks
@@ -43,7 +45,9 @@ class FusedBackward(Part):
         self._steps, self._done = 0, False
         self._kept: list[tuple[str, str, str]] = []
         self._device = ""
-        self._resumed = False
+        self._last = self._resumed = False
+        self._layout: ChannelsLast | None = None
+        self._followed: set[Optimizer] = set()
 
     def open(self, stage: Stage) -> None:
         """Learn the model; what an earlier run kept is put on at the first step."""
@@ -72,17 +76,34 @@ class FusedBackward(Part):
             return (_untried(step, held if isinstance(held, str) else NOT_ALL),)
         bench = Bench(self._stage.model, *held)
         device = _device_name(bench.device)
-        again = self._kept if self._resumed and device == self._device else None
+        same = self._resumed and device == self._device
+        again = Again(frozenset(self._kept), self._last) if same else None
         result = Trial(bench, self.options, ranks).run(again)
-        self._wardrobe.wear(result.kept)
+        self._put_on(result)
         self._kept, self._device = [each.key for each in result.kept], device
-        self._resumed = False
+        self._last, self._resumed = result.channels_last, False
         self._stage.show(trial_table(result.rows, step))
         return (_told(result, step, self.options.mode),)
 
+    def _put_on(self, result: Result) -> None:
+        self._wardrobe.wear(result.kept)
+        if result.channels_last and self._stage is not None:
+            self._layout = ChannelsLast(self._stage.model)
+            self._layout.turn(on=True)
+
+    def before_update(self, optimizer: Optimizer, reading: StepReading) -> None:  # noqa: ARG002
+        """Lay the state of each optimizer out like the weights, once."""
+        if self._layout is not None and optimizer not in self._followed:
+            self._followed.add(optimizer)
+            self._layout.follow(optimizer)
+
     def close(self) -> None:
-        """Give the model its stock forwards back."""
+        """Give the model its stock forwards and layout back."""
         self._wardrobe.take_off()
+        if self._layout is not None:
+            self._layout.turn(on=False)
+        self._layout = None
+        self._followed.clear()
 
     def scalars(self) -> Mapping[str, float]:
         """Count the modules that run a fused forward, once the trial is done."""
@@ -95,12 +116,16 @@ class FusedBackward(Part):
 
     def state_dict(self) -> dict[str, Any]:
         """Give what was kept, and on which device it was measured."""
-        return {"kept": [list(key) for key in self._kept], "device": self._device}
+        return {
+            "kept": [list(key) for key in self._kept],
+            "device": self._device,
+            "channels_last": self._last,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Put on again what was kept, or try again where the device is another."""
         self._kept = [(layer, kind, provider) for layer, kind, provider in state["kept"]]
-        self._device = state["device"]
+        self._device, self._last = state["device"], state["channels_last"]
         self._resumed = bool(self._device)
 
 
@@ -112,12 +137,14 @@ def _told(result: Result, step: int, mode: str) -> Finding:
     counts: dict[str, int] = {}
     for row in result.rows:
         counts[row.verdict] = counts.get(row.verdict, 0) + 1
-    together = next((row for row in result.rows if row.kind == "together"), None)
+    together = next((row for row in result.rows if row.kind == TOGETHER), None)
     evidence: dict[str, float | int | str] = {"swapped modules": len(result.kept), **counts}
     if together is not None and together.comparison is not None:
         evidence["forward and backward before (ms)"] = together.comparison.before_seconds * 1e3
         evidence["after (ms)"] = together.comparison.after_seconds * 1e3
     summary = f"{len(result.kept)} modules run a fused forward from here on"
+    if result.channels_last:
+        summary += ", convolutions with channels last"
     if mode == "advise":
         advised = [row for row in result.rows if row.verdict == "advised"]
         summary = f"{len(advised)} kinds of fused layers are worth a trial"

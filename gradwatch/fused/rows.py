@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from gradwatch.fused.parity import Parity
 from gradwatch.fused.timing import Comparison
 from gradwatch.tables import Cell, Table
 
-__all__ = ["Outcome", "Rows", "TrialRow", "trial_table"]
+__all__ = ["TOGETHER", "Outcome", "Rows", "TrialRow", "trial_table"]
 
 Outcome = Literal["kept", "rolled back", "rejected", "refused", "advised", "replaced", "not tried"]
 
@@ -22,6 +23,9 @@ COLUMNS = (
     "after / before", "low", "high", "peak memory (MiB)", "verdict", "reason",
 )  # fmt: skip
 MIB = 1 << 20
+NUMBERS = re.compile(r"[0-9.+-]+(e[+-][0-9]+)?")
+ALL = "all kept changes"
+TOGETHER = "together"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +123,67 @@ class Rows:
             for (kind, provider, reason), layers in together.items()
         ]
 
+    def reject(self, reasons: Mapping[str, Sequence[Candidate]]) -> None:
+        """Add the candidates that do not agree: one row for those whose reasons differ in numbers.
+
+        Args:
+            reasons: Reason → candidates.
+        """
+        alike: dict[str, tuple[str, list[Candidate]]] = {}
+        for reason, candidates in reasons.items():
+            known = alike.setdefault(NUMBERS.sub("", reason), (reason, []))
+            known[1].extend(candidates)
+        for reason, candidates in alike.values():
+            self.add(candidates, "rejected", reason)
+
+    def add_layout(
+        self,
+        layers: tuple[str, ...],
+        verdict: Outcome,
+        reason: str,
+        **facts: Any,
+    ) -> None:
+        """Add what became of channels_last.
+
+        Args:
+            layers: The convolutions.
+            verdict: What became of it.
+            reason: Why.
+            **facts: What else is known.
+        """
+        self.rows.append(
+            TrialRow(
+                layers=layers,
+                kind="channels_last",
+                provider="torch",
+                verdict=verdict,
+                reason=reason,
+                **facts,
+            )
+        )
+
+    def add_together(self, verdict: Outcome, reason: str, **facts: Any) -> None:
+        """Add what became of all kept changes together.
+
+        Args:
+            verdict: What became of them.
+            reason: Why.
+            **facts: What else is known.
+        """
+        kept = {row.provider for row in self.rows if row.verdict == "kept"}
+        if verdict == "rolled back":
+            self.rows = [_rolled_back(row) for row in self.rows]
+        self.rows.append(
+            TrialRow(
+                layers=(ALL,),
+                kind=TOGETHER,
+                provider=", ".join(sorted(kept)),
+                verdict=verdict,
+                reason=reason,
+                **facts,
+            )
+        )
+
     def change(self, candidates: Sequence[Candidate], verdict: Outcome, reason: str) -> None:
         """Say of candidates that were kept that they are no longer.
 
@@ -140,6 +205,12 @@ class Rows:
             self.rows.append(replace(row, layers=own, verdict=verdict, reason=reason))
 
 
+def _rolled_back(row: TrialRow) -> TrialRow:
+    if row.verdict != "kept":
+        return row
+    return replace(row, verdict="rolled back", reason="together the kept changes are not faster")
+
+
 def trial_table(rows: Sequence[TrialRow], step: int) -> Table:
     """Make the table of trials.
 
@@ -147,7 +218,7 @@ def trial_table(rows: Sequence[TrialRow], step: int) -> Table:
         rows: What was tried.
         step: Optimizer step it was tried at.
     """
-    kept = sum(len(row.layers) for row in rows if row.verdict == "kept")
+    kept = sum(len(r.layers) for r in rows if r.verdict == "kept" and r.kind != TOGETHER)
     advised = sum(row.verdict == "advised" for row in rows)
     told = f"{advised} changes worth a trial" if advised else f"{kept} layers swapped"
     return Table(

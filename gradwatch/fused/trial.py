@@ -8,29 +8,42 @@ together: time, memory, and a few steps of training beside the stock model.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from gradwatch.fused.bench import Bench, Dress
+from gradwatch.fused.contest import Contest, Score
 from gradwatch.fused.diagnose import diagnose
+from gradwatch.fused.layout import ChannelsLast
 from gradwatch.fused.observe import observe, record
 from gradwatch.fused.operation import Candidate
 from gradwatch.fused.options import FusedBackwardOptions
 from gradwatch.fused.parity import Parity, check
 from gradwatch.fused.plan import Plan
 from gradwatch.fused.regression import Regression, guilty
-from gradwatch.fused.rows import Rows, TrialRow
-from gradwatch.fused.timing import Comparison, compare
+from gradwatch.fused.rows import Outcome, Rows, TrialRow
 from gradwatch.fused.wardrobe import Wardrobe
 from gradwatch.ranks import Ranks
 from gradwatch.roofline.verdicts import LayerVerdict
 
-__all__ = ["Result", "Trial"]
+__all__ = ["Again", "Result", "Trial"]
 
 NOT_CALLED = "it is not called in this step, or gets no gradient"
 LATE = "the time for the trial was up"
-ALL = "all kept changes"
+RESUMED = "kept in the run that was resumed, proved again"
+IN_BUCKETS = "gradients travel in buckets that were laid out before"
+
+
+class Again(NamedTuple):
+    """What an earlier run kept.
+
+    Attributes:
+        kept: Keys of its candidates.
+        channels_last: Whether its convolutions had their channels last.
+    """
+
+    kept: frozenset[tuple[str, str, str]]
+    channels_last: bool
 
 
 class Result(NamedTuple):
@@ -39,10 +52,12 @@ class Result(NamedTuple):
     Attributes:
         kept: What the model is to wear.
         rows: What was tried, in order.
+        channels_last: Whether its convolutions are to be laid out with channels last.
     """
 
     kept: tuple[Candidate, ...]
     rows: tuple[TrialRow, ...]
+    channels_last: bool = False
 
 
 class Trial:
@@ -59,16 +74,18 @@ class Trial:
         self._bench, self._options, self._ranks = bench, options, ranks
         self._rows = Rows()
         self._plan = Plan(options, ranks, self._rows)
-        self._wardrobe = Wardrobe()
+        self._contest = Contest(bench, options, ranks)
+        self._wardrobe, self._layout = Wardrobe(), ChannelsLast(bench.model)
+        self._channels_last = False
         self._kept: tuple[Candidate, ...] = ()
         self._late = time.monotonic() + options.max_seconds
 
-    def run(self, again: Sequence[tuple[str, str, str]] | None = None) -> Result:
+    def run(self, again: Again | None = None) -> Result:
         """Try everything.
 
         Args:
-            again: Keys of candidates kept in an earlier run on the same kind of device: they are
-                proved again and put back on without being measured, and nothing else is tried.
+            again: What an earlier run on the same kind of device kept: it is proved again and put
+                back on without being measured, and nothing else is tried.
 
         Returns:
             What to wear, and the rows of the table.
@@ -80,12 +97,12 @@ class Trial:
                 if self._options.mode == "advise":
                     self._plan.advise(groups)
                 elif again is not None:
-                    self._resume(groups, set(again))
+                    self._resume(groups, again)
                 else:
                     self._try_all(groups)
         finally:
-            self._wardrobe.take_off()
-        return Result(self._kept, tuple(self._rows.rows))
+            self._stock()
+        return Result(self._kept, tuple(self._rows.rows), self._channels_last)
 
     def _diagnose(self) -> Mapping[str, LayerVerdict]:
         """Say what bounds each layer, where that decides anything."""
@@ -93,16 +110,18 @@ class Trial:
             return {}
         return diagnose(self._bench, self._wardrobe.take_off)
 
-    def _resume(self, groups: Sequence[list[Candidate]], keys: set[tuple[str, str, str]]) -> None:
+    def _resume(self, groups: Sequence[list[Candidate]], again: Again) -> None:
+        self._channels_last = again.channels_last and bool(self._layout.layers)
+        if self._channels_last:
+            self._rows.add_layout(self._layout.layers, "kept", RESUMED)
         for group in groups:
-            wanted = [each for each in group if each.key in keys]
-            proved, parity = self._prove(wanted)
+            proved, parity = self._prove([each for each in group if each.key in again.kept])
             if proved:
                 self._kept += tuple(proved)
-                reason = "kept in the run that was resumed, proved again"
-                self._rows.add(proved, "kept", reason, parity=parity)
+                self._rows.add(proved, "kept", RESUMED, parity=parity)
 
     def _try_all(self, groups: Sequence[list[Candidate]]) -> None:
+        self._try_layout()
         for group in groups:
             if self._time_is_up():
                 self._rows.add(group, "not tried", LATE)
@@ -135,14 +154,16 @@ class Trial:
     def _prove(self, group: Sequence[Candidate]) -> tuple[list[Candidate], Parity]:
         """Give those that agree on every rank, and the worst of their errors."""
         proved, worst = [], Parity(0.0, 0.0)
+        rejected: dict[str, list[Candidate]] = {}
         for each in group:
             own = self._parity(each)
             reasons = [found.reason for found in self._ranks.gather(own) if found.reason]
             if reasons:
-                self._rows.add([each], "rejected", reasons[0], parity=own)
+                rejected.setdefault(reasons[0], []).append(each)
                 continue
             proved.append(each)
             worst = max(worst, own)
+        self._rows.reject(rejected)
         return proved, worst
 
     def _parity(self, candidate: Candidate) -> Parity:
@@ -157,8 +178,18 @@ class Trial:
             worst = max(worst, own)
         return worst
 
-    def _dress(self, candidates: Sequence[Candidate]) -> Dress:
-        return lambda: self._wardrobe.wear(candidates)
+    def _dress(self, candidates: Sequence[Candidate], *, last: bool | None = None) -> Dress:
+        on = self._channels_last if last is None else last
+
+        def dress() -> None:
+            self._layout.turn(on=on)
+            self._wardrobe.wear(candidates)
+
+        return dress
+
+    def _stock(self) -> None:
+        self._layout.turn(on=False)
+        self._wardrobe.take_off()
 
     def _measure(
         self, group: Sequence[Candidate], parity: Parity, wanted: tuple[Candidate, ...]
@@ -167,70 +198,46 @@ class Trial:
             self._kept = wanted
             self._rows.add(group, "kept", "forced", parity=parity)
             return
-        found, error = self._compare(self._kept, wanted)
-        paid = not error and found.faster(self._options.min_gain)
-        peak = self._memory(self._kept, wanted)
-        if paid:
+        score = self._contest.score(self._dress(self._kept), self._dress(wanted))
+        if score.paid:
             lost = [each for each in self._kept if each not in wanted]
             self._rows.change(lost, "replaced", "another provider was faster")
             self._kept = wanted
-        self._rows.add(
-            group,
-            "kept" if paid else "rolled back",
-            error or _why(found, paid=paid),
-            parity=parity,
-            comparison=found,
-            peak_bytes=peak,
-        )
+        self._rows.add(group, *_outcome(score), parity=parity, **_facts(score))
 
-    def _compare(
-        self, before: Sequence[Candidate], after: Sequence[Candidate], gain: float | None = None
-    ) -> tuple[Comparison, str]:
-        """Measure two sets of swaps in turns; alike on all ranks, whatever one of them raises."""
-        clock = _Clock(self._bench)
-        found = compare(
-            clock.of(self._dress(before)),
-            clock.of(self._dress(after)),
-            gain=self._options.min_gain if gain is None else gain,
-            pairs=self._options.pairs,
-            most_pairs=self._options.most_pairs,
-            gather=self._ranks.gather,
-        )
-        errors = [each for each in self._ranks.gather(clock.error) if each]
-        return found, errors[0] if errors else ""
-
-    def _memory(self, before: Sequence[Candidate], after: Sequence[Candidate]) -> int | None:
-        stock = self._bench.peak_bytes(self._dress(before))
-        worn = self._bench.peak_bytes(self._dress(after))
-        return None if stock is None or worn is None else worn - stock
+    def _try_layout(self) -> None:
+        """Measure channels_last; everything else is then measured on top of it."""
+        if not self._options.channels_last or not self._layout.layers:
+            return
+        if self._ranks.count > 1:
+            self._rows.add_layout(self._layout.layers, "refused", IN_BUCKETS)
+            return
+        before, after = self._dress(()), self._dress((), last=True)
+        fault = Regression(self._bench, before, self._options.regression_steps).fault(after)
+        if fault or self._options.mode == "force":
+            verdict: Outcome = "rejected" if fault else "kept"
+            self._rows.add_layout(self._layout.layers, verdict, fault or "forced")
+            self._channels_last = not fault
+            return
+        score = self._contest.score(before, after)
+        self._channels_last = score.paid
+        self._rows.add_layout(self._layout.layers, *_outcome(score), **_facts(score))
 
     def _settle(self) -> None:
         """Judge everything that was kept together, against the stock model."""
-        if not self._kept:
-            return
         self._drop_what_drifts()
-        if self._options.mode == "force" or not self._kept:
+        if self._options.mode == "force" or not (self._kept or self._channels_last):
             return
-        found, error = self._compare((), self._kept, gain=0.0)
-        paid = not error and found.faster(0.0)
-        peak, first = self._memory((), self._kept), self._kept[0]
-        if not paid:
-            self._roll_back(self._kept, "together the kept changes are not faster")
-        self._rows.add(
-            [
-                replace(
-                    first, layer=ALL, operations=(first.operations[0]._replace(kind="together"),)
-                )
-            ],
-            "kept" if paid else "rolled back",
-            error or _why(found, paid=paid),
-            comparison=found,
-            peak_bytes=peak,
-        )
+        score = self._contest.score(self._stock, self._dress(self._kept), gain=0.0)
+        if not score.paid:
+            self._kept, self._channels_last = (), False
+        self._rows.add_together(*_outcome(score), **_facts(score))
 
     def _drop_what_drifts(self) -> None:
         """Train a few steps beside the stock model; roll back who leads away from its course."""
-        course = Regression(self._bench, self._dress(()), self._options.regression_steps)
+        if not self._kept:
+            return
+        course = Regression(self._bench, self._stock, self._options.regression_steps)
 
         def fault(some: Sequence[Candidate]) -> str:
             reasons = [each for each in self._ranks.gather(course.fault(self._dress(some))) if each]
@@ -245,26 +252,9 @@ class Trial:
         self._rows.change(candidates, "rolled back", reason)
 
 
-class _Clock:
-    """Takes times, and keeps the first error instead of raising it: other ranks go on."""
-
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
-        self.error = ""
-
-    def of(self, dress: Dress) -> Callable[[], float]:
-        def seconds() -> float:
-            try:
-                return self._bench.seconds(dress)
-            except Exception as error:  # noqa: BLE001 - whatever a provider's function raises
-                told = f"{type(error).__name__}: {error}".partition("\n")[0]
-                self.error = self.error or f"the step raised {told}"
-                return float("inf")
-
-        return seconds
+def _outcome(score: Score) -> tuple[Outcome, str]:
+    return "kept" if score.paid else "rolled back", score.reason
 
 
-def _why(found: Comparison, *, paid: bool) -> str:
-    change = f"{abs(1 - found.ratio):.1%} {'less' if found.ratio < 1 else 'more'} time"
-    sure = f"99 % interval of the ratio {found.low:.3f} to {found.high:.3f}"
-    return f"{change} ({sure}, {found.pairs} pairs)" + ("" if paid else ": not shown to pay")
+def _facts(score: Score) -> dict[str, Any]:
+    return {"comparison": score.comparison, "peak_bytes": score.peak_bytes}

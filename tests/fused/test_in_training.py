@@ -60,7 +60,7 @@ def test_what_is_kept_runs_to_the_end_and_comes_off_then() -> None:
     assert [row[-2] for row in table.rows] == ["kept", "kept"]
     (finding,) = sink.findings
     assert finding.summary == "1 modules run a fused forward from here on"
-    assert {record.scalars["fused/swapped"] for record in sink.records} >= {1.0}
+    assert {record.scalars.get("fused/swapped") for record in sink.records} >= {1.0}
     # The replacement computes the same function, so its losses may differ by rounding only.
     for own, stock in zip(watched["losses"], bare["losses"], strict=True):
         torch.testing.assert_close(own, stock, rtol=1e-4, atol=1e-5)
@@ -111,13 +111,15 @@ def test_a_run_resumed_on_another_device_tries_again(tmp_path: Any) -> None:
     sink = MemorySink()
     run(fused(sink), ckpt_path=path, loader=ResumableLoader(make_samples()))
     (table,) = sink.tables
-    assert [row[2] for row in table.rows] == ["SlowNorm", "together"]
+    assert [row[2] for row in table.rows] == ["LayerNorm by hand", "together"]
 
 
 def test_what_was_kept_survives_a_run_that_ends_before_its_first_step() -> None:
     part = FusedBackwardPart(FusedBackwardOptions(**QUICK))
-    part.load_state_dict({"kept": [["old.norm", "LayerNorm", "lab"]], "device": "cpu"})
-    assert part.state_dict() == {"kept": [["old.norm", "LayerNorm", "lab"]], "device": "cpu"}
+    kept = [["old.norm", "LayerNorm", "lab"]]
+    state = {"kept": kept, "device": "cpu", "channels_last": True}
+    part.load_state_dict(state)
+    assert part.state_dict() == state
 
 
 def test_it_lives_beside_other_monitors() -> None:

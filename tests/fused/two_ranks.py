@@ -1,0 +1,91 @@
+"""Trials in one of two processes that train together; run as a script, once a rank."""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gradwatch import FusedBackwardOptions, MemorySink
+from gradwatch.callbacks import FusedBackward
+from tests.fused.lab import QUICK, Offers, SlowNorm, quick
+from tests.kit import Calm, ResumableLoader, build, fit, make_samples
+
+RANK = int(os.environ["RANK"])
+
+
+class Together(Calm):
+    """Adds its loss up over the ranks in each step, as a metric does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = SlowNorm(16)
+        del self.bn  # which Calm does not use, and two processes will not have it so
+
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        total = loss.detach().clone()
+        torch.distributed.all_reduce(total)
+        return loss
+
+
+def right(self: nn.LayerNorm, x: Tensor) -> Tensor:
+    return quick(self, x)
+
+
+def wrong_on_rank_1(self: nn.LayerNorm, x: Tensor) -> Tensor:
+    return quick(self, x) * (1.0 + 0.01 * RANK)
+
+
+def slow_on_rank_1(self: nn.LayerNorm, x: Tensor) -> Tensor:
+    time.sleep(0.02 * RANK)
+    return quick(self, x)
+
+
+def raises_later_on_rank_1() -> Callable[..., Tensor]:
+    calls = [0]
+
+    def forward(self: nn.LayerNorm, x: Tensor) -> Tensor:
+        calls[0] += 1
+        if RANK and calls[0] > 8:
+            raise RuntimeError("out of registers")
+        return quick(self, x)
+
+    return forward
+
+
+def tried(forward: Callable[..., Tensor]) -> dict[str, Any]:
+    forward.__name__ = "forward"
+    sink = MemorySink()
+    options = FusedBackwardOptions(
+        **{**QUICK, "after_steps": 2, "providers": (Offers(SlowNorm, forward),)}
+    )
+    callback = FusedBackward(options, sinks=[sink])
+    module = build(Together)
+    own = ResumableLoader(tuple(part[RANK::2] for part in make_samples(56)))
+    fit(module, [callback], own, strategy="ddp", devices=2)
+    kept = callback.parts[0].state_dict()["kept"]
+    told = [row[-2:] for table in sink.tables for row in table.rows]
+    weights = [each.detach().clone() for each in module.parameters()]
+    return {"kept": kept, "told": told, "weights": weights}
+
+
+SCENES = {
+    "right": right,
+    "wrong": wrong_on_rank_1,
+    "slow": slow_on_rank_1,
+    "raises": raises_later_on_rank_1(),
+}
+
+
+def main(folder: Path) -> None:
+    results = {name: tried(forward) for name, forward in SCENES.items()}
+    torch.save(results, folder / f"{RANK}.pt")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
