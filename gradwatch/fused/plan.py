@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import nn
 
@@ -35,7 +35,7 @@ class Plan:
         self._verdicts: Mapping[str, LayerVerdict] = {}
 
     def groups(
-        self, model: nn.Module, seen: Seen, verdicts: Mapping[str, LayerVerdict]
+        self, model: nn.Module, seen: Seen, diagnose: Callable[[], Mapping[str, LayerVerdict]]
     ) -> list[list[Candidate]]:
         """Give the candidates that are tried together: one kind of change, one provider.
 
@@ -44,10 +44,11 @@ class Plan:
         Args:
             model: The model.
             seen: What a step of it showed.
-            verdicts: What bounds each layer, by name; without it only sizes tell.
+            diagnose: Says what bounds each layer, by name; asked only where something can be
+                tried. Without its answer only sizes tell.
         """
-        self._verdicts = verdicts
         found = find(model, seen, self._options.providers)
+        self._verdicts = diagnose() if any(self._ranks.gather(bool(found.candidates))) else {}
         reasons = {each.key: self._reason_against(each) for each in found.candidates}
         against = [Refusal(*key, reason) for key, reason in reasons.items() if reason]
         self._rows.refuse([*found.refusals, *against])

@@ -93,7 +93,7 @@ class Trial:
         try:
             with self._bench.opened():
                 seen = observe(self._bench, self._wardrobe.take_off)
-                groups = self._plan.groups(self._bench.model, seen, self._diagnose())
+                groups = self._plan.groups(self._bench.model, seen, self._diagnose)
                 if self._options.mode == "advise":
                     self._plan.advise(groups)
                 elif again is not None:

@@ -12,7 +12,7 @@ import torch
 
 SCRIPT = Path(__file__).with_name("two_ranks.py")
 ROOT = Path(__file__).parents[2]
-PATIENCE_SECONDS = 240
+PATIENCE_SECONDS = 150
 
 
 def find_port() -> int:
