@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -140,15 +140,19 @@ def _recognised(
                 parameter.copy_(torch.rand(size, dtype=torch.float64) + 0.25)
         names = sorted(parameters, key=lambda name: "bias" in name or "beta" in name)
         probes = list(_probes(x.dim(), dim, size))
-        for form in _forms(module, dim, (*names, "")[:2]):
+        for form in _forms(module, dim, *_two(names)):
             if all(_agrees(form, twin, probe) for probe in probes):
                 return form._replace(promotes=_promotes(module, probes[0]))
         return None
 
 
-def _forms(module: nn.Module, dim: int, names: Sequence[str]) -> Iterator[NormForm]:
+def _two(names: Sequence[str]) -> tuple[str, str]:
+    return names[0], names[1] if len(names) > 1 else ""
+
+
+def _forms(module: nn.Module, dim: int, weight: str, bias: str) -> Iterator[NormForm]:
     kinds = itertools.product((False, True), (0.0, 1.0), _epsilons(module))
-    return (NormForm(centred, eps, offset, dim, *names) for centred, offset, eps in kinds)
+    return (NormForm(centred, eps, offset, dim, weight, bias) for centred, offset, eps in kinds)
 
 
 def _dimensions(x: Tensor, size: int) -> list[int]:
@@ -203,7 +207,7 @@ def _promotes(module: nn.Module, probe: Tensor) -> bool:
     return output.dtype == torch.float32
 
 
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),

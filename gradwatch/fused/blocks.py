@@ -153,7 +153,8 @@ class _Tracer(fx.Tracer):
         self.root, self._outputs = root, outputs
         self.graph = fx.Graph(tracer_cls=type(self))
         self.tensor_attrs = {}
-        self.submodule_paths = {module: name for name, module in root.named_modules()}
+        self._paths = {module: name for name, module in root.named_modules()}
+        self.submodule_paths = dict(self._paths)
         self.left_marks = False
 
     def write_down(self, values: Mapping[str, Any]) -> fx.Graph:
@@ -210,7 +211,7 @@ class _Tracer(fx.Tracer):
         tracer = self
 
         def call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-            path = tracer.submodule_paths.get(module)
+            path = tracer._paths.get(module)
             if path:
                 return tracer.create_proxy("call_module", path, args, kwargs)
             return inner(module, *args, **kwargs)

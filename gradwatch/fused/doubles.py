@@ -20,6 +20,10 @@ class InDoubles(TorchDispatchMode):
     than itself: here every cast to a shorter type is one to float64.
     """
 
+    def __init__(self) -> None:
+        """Widen from entering to leaving."""
+        super().__init__()  # type: ignore[no-untyped-call]
+
     def __torch_dispatch__(
         self,
         func: Any,  # noqa: ANN401 - also operators over functions

@@ -97,7 +97,8 @@ class Bundled:
 
     def propose(self, site: Site) -> Offer:
         """Offer a kernel where one fits the live inputs."""
-        return _BUNDLED[site.pattern](site)
+        offer: Offer = _BUNDLED[site.pattern](site)
+        return offer
 
 
 def _module(site: Site) -> Offer:
@@ -194,7 +195,8 @@ _LINEAR = {"relu": _linear_relu, "gelu": _linear_gelu, "gelu_tanh": _linear_gelu
 
 
 def _batch_norm_act(site: Site) -> Offer:
-    (norm,), (x, *residual) = site.members, site.inputs
+    norm: Any = site.members[0]
+    x, *residual = site.inputs
     if site.activation != "relu":
         return None
     if residual and (residual[0].shape, residual[0].dtype) != (x.shape, x.dtype):
@@ -204,7 +206,8 @@ def _batch_norm_act(site: Site) -> Offer:
 
 
 def _group_norm_act(site: Site) -> Offer:
-    (norm,), (x,) = site.members, site.inputs
+    norm: Any = site.members[0]
+    (x,) = site.inputs
     if site.activation != "silu":
         return None
     return refuse_group_norm(norm, x) or _group_norm_silu

@@ -36,14 +36,18 @@ CLASSES = 1000
 
 
 def make_vit(*, small: bool) -> nn.Module:
-    tiny = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
+    tiny: dict[str, Any] = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2,
             "intermediate_size": 128, "image_size": 32, "patch_size": 8}  # fmt: skip
-    return ViTForImageClassification(ViTConfig(num_labels=CLASSES, **(tiny if small else {})))
+    return ViTForImageClassification(
+        ViTConfig(**{"num_labels": CLASSES, **(tiny if small else {})})
+    )
 
 
 def make_resnet(*, small: bool) -> nn.Module:
     tiny: dict[str, Any] = {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [1, 1]}
-    return ResNetForImageClassification(ResNetConfig(num_labels=CLASSES, **(tiny if small else {})))
+    return ResNetForImageClassification(
+        ResNetConfig(**{"num_labels": CLASSES, **(tiny if small else {})})
+    )
 
 
 class Workload:
@@ -56,7 +60,7 @@ class Workload:
         device: Where it runs.
     """
 
-    def __init__(self, model: nn.Module, batch: int, side: int, device: str) -> None:
+    def __init__(self, model: Any, batch: int, side: int, device: str) -> None:
         torch.manual_seed(0)
         self.device, self.size = device, batch
         self.model = model.to(device).train()

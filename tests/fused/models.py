@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-SMALL = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+SMALL: dict[str, Any] = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
 IDS = torch.arange(12).view(2, 6) % 7
 LABELS = torch.tensor([0, 1])
 Made = tuple[nn.Module, Callable[[nn.Module, Any], Tensor]]
@@ -35,10 +35,11 @@ def make_llama() -> Made:
 def make_t5() -> Made:
     from transformers import T5Config, T5ForConditionalGeneration
 
-    config = T5Config(
+    config: Any = T5Config(
         vocab_size=16, d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2,
-        feed_forward_proj="gated-gelu", decoder_start_token_id=0,
+        feed_forward_proj="gated-gelu",
     )  # fmt: skip
+    config.decoder_start_token_id = 0
     return T5ForConditionalGeneration(config), _text
 
 

@@ -1,6 +1,7 @@
 """Norms and activations are known by what they compute; what only looks like one is not."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -25,25 +26,25 @@ class ByHand(nn.Module):
         return self.compute(self, x)
 
 
-def rms(self: nn.Module, x: Tensor) -> Tensor:
+def rms(self: Any, x: Tensor) -> Tensor:
     y = x.float()
     return self.weight * (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
 
 
-def rms_of_one_plus_weight(self: nn.Module, x: Tensor) -> Tensor:
+def rms_of_one_plus_weight(self: Any, x: Tensor) -> Tensor:
     y = x.float()
     y = y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6)
     return (y * (1 + self.weight.float())).type_as(x)
 
 
-def by_steps(self: nn.Module, x: Tensor) -> Tensor:
+def by_steps(self: Any, x: Tensor) -> Tensor:
     centred = x - x.mean(-1, keepdim=True)
     return (
         self.weight * centred / (centred.square().mean(-1, keepdim=True) + 1e-6).sqrt() + self.bias
     )
 
 
-def channels_first(self: nn.Module, x: Tensor) -> Tensor:
+def channels_first(self: Any, x: Tensor) -> Tensor:
     centred = x - x.mean(1, keepdim=True)
     y = centred / (centred.square().mean(1, keepdim=True) + 1e-6).sqrt()
     return self.weight[:, None, None] * y + self.bias[:, None, None]
@@ -70,27 +71,27 @@ def test_a_norm_written_by_hand_is_recognised(module: nn.Module, x: Tensor, form
     assert recognise_norm(module, x) == form
 
 
-def over_the_batch(self: nn.Module, x: Tensor) -> Tensor:
+def over_the_batch(self: Any, x: Tensor) -> Tensor:
     return self.weight * x * torch.rsqrt(x.square().mean(0, keepdim=True) + 1e-6)
 
 
-def without_a_mean(self: nn.Module, x: Tensor) -> Tensor:
+def without_a_mean(self: Any, x: Tensor) -> Tensor:
     return self.weight * x * torch.rsqrt(x.square().sum(-1, keepdim=True) + 1e-6)
 
 
-def with_an_odd_epsilon(self: nn.Module, x: Tensor) -> Tensor:
+def with_an_odd_epsilon(self: Any, x: Tensor) -> Tensor:
     return self.weight * x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 3e-6)
 
 
-def epsilon_outside(self: nn.Module, x: Tensor) -> Tensor:
+def epsilon_outside(self: Any, x: Tensor) -> Tensor:
     return self.weight * x / (x.square().mean(-1, keepdim=True).sqrt() + 1e-6)
 
 
-def clipped(self: nn.Module, x: Tensor) -> Tensor:
+def clipped(self: Any, x: Tensor) -> Tensor:
     return rms(self, x).clamp(-2, 2)
 
 
-def cut(self: nn.Module, x: Tensor) -> Tensor:
+def cut(self: Any, x: Tensor) -> Tensor:
     scale = torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6).detach()
     return self.weight * x * scale
 

@@ -51,7 +51,8 @@ def test_the_layout_changes_and_comes_back_to_the_same_memory() -> None:
 
 
 def test_a_model_laid_out_by_its_user_is_left_alone() -> None:
-    model = Convolutions(slow_when_last=True).to(memory_format=torch.channels_last)
+    model: Any = Convolutions(slow_when_last=True)
+    model = model.to(memory_format=torch.channels_last)
     assert ChannelsLast(model).layers == ()
 
 
@@ -85,7 +86,7 @@ class Deep(Calm):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 4, 3))
+        self.conv: Any = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.Conv2d(4, 4, 3))
         self.seen: list[bool] = []
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:

@@ -55,7 +55,9 @@ def spoiled(fault: str) -> Callable[..., Tensor]:
             raise ValueError("no such tile")
         if fault == "draws":
             torch.rand(1)
-        y: Tensor = Twin.apply(x, self.weight, self.bias, self.eps, fault)
+        y: Tensor = Twin.apply(  # type: ignore[no-untyped-call]
+            x, self.weight, self.bias, self.eps, fault
+        )
         return y[..., :-1] if fault == "wrong shape" else y
 
     return forward
@@ -131,7 +133,7 @@ def test_one_that_hangs_is_left_behind() -> None:
     assert found.reason == "it raised DeadlineError: the first call did not come back within 0.2 s"
 
 
-def biased(self: nn.BatchNorm2d, x: Tensor) -> Tensor:
+def biased(self: Any, x: Tensor) -> Tensor:
     """A batch norm that writes the biased variance into its running statistics."""
     y = F.batch_norm(x, None, None, self.weight, self.bias, training=True, eps=self.eps)
     with torch.no_grad():
@@ -142,7 +144,7 @@ def biased(self: nn.BatchNorm2d, x: Tensor) -> Tensor:
 
 
 def test_buffers_are_compared_as_well() -> None:
-    module = nn.BatchNorm2d(3)
+    module: Any = nn.BatchNorm2d(3)
     operation = Operation("BatchNorm2d", ("",), nn.BatchNorm2d.forward, biased)
     x = torch.randn(2, 3, 4, 4)
     reason = check(operation, module, make_call(x), 20.0).reason
@@ -172,12 +174,12 @@ def test_a_layer_that_draws_random_numbers_cannot_be_compared() -> None:
 def test_a_norm_that_casts_by_itself_is_measured_against_float64() -> None:
     """Its float64 twin would cast to float32 as well, and be no more exact than itself."""
 
-    def stock(self: nn.Module, x: Tensor) -> Tensor:
+    def stock(self: Any, x: Tensor) -> Tensor:
         y = x.float()
         y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + 1e-6)
         return self.weight * y.to(x.dtype)
 
-    def forward(self: nn.Module, x: Tensor) -> Tensor:
+    def forward(self: Any, x: Tensor) -> Tensor:
         return F.rms_norm(x, [24], self.weight, 1e-6)
 
     operation = Operation("norm", ("",), stock, forward)

@@ -162,7 +162,7 @@ def test_one_member_that_is_wrong_does_not_take_the_others_along() -> None:
     def sometimes(self: nn.LayerNorm, x: Tensor) -> Tensor:
         return quick(self, x) * (1.5 if self.eps > 1e-4 else 1.0)
 
-    model = Net()
+    model: Any = Net()
     model.blocks[1].norm.eps = 1e-3
     result = run_trial(model, [Offers(nn.LayerNorm, named(sometimes))], mode="force")
     assert [each.layer for each in result.kept] == ["blocks.0.norm"]
@@ -193,7 +193,7 @@ class Treacherous:
 
 
 def test_a_swap_that_leads_training_astray_is_found_by_bisection() -> None:
-    model = Net()
+    model: Any = Net()
     # Parity runs on copies, so that nothing but training meets the very module.
     result = run_trial(model, [Treacherous(model.blocks[1].norm, 0)], mode="force")
     assert [each.layer for each in result.kept] == ["blocks.0.norm"]
@@ -260,17 +260,17 @@ def test_a_step_that_differentiates_its_gradients_is_refused() -> None:
     )
 
 
-def compiled(model: Net) -> None:
+def compiled(model: Any) -> None:
     model.blocks[0].norm.compile(backend="eager")
     model.blocks[1].norm.compile(backend="eager")
 
 
-def parametrized(model: Net) -> None:
+def parametrized(model: Any) -> None:
     for block in model.blocks:
         parametrize.register_parametrization(block.norm, "weight", nn.Softplus())
 
 
-def replaced(model: Net) -> None:
+def replaced(model: Any) -> None:
     for block in model.blocks:
         block.norm.forward = quick.__get__(block.norm)
 

@@ -21,8 +21,9 @@ def test_kernels_are_proved_and_rolled_back_where_they_are_slower() -> None:
     assert {"Linear → gelu", "LayerNorm"} <= set(told)
     for kind in ("Linear → gelu", "LayerNorm"):
         assert told[kind].verdict == "rolled back"
-        assert told[kind].parity is not None
-        assert told[kind].parity.error < 1e-6
+        parity = told[kind].parity
+        assert parity is not None
+        assert parity.error < 1e-6
         assert "more time" in told[kind].reason
 
 
@@ -113,7 +114,7 @@ def test_a_chain_runs_as_one_kernel(make: Any, shape: tuple[int, ...], kind: str
 
 
 def test_two_providers_are_both_proved_where_both_offer() -> None:
-    providers = [Bundled(), Offers(nn.LayerNorm, quick)]
+    providers: list[Any] = [Bundled(), Offers(nn.LayerNorm, quick)]
     result = run_trial(nn.Sequential(nn.Linear(16, 16), nn.LayerNorm(16)), providers,
                        mode="force")  # fmt: skip
     told = [(row.provider, row.verdict) for row in result.rows]

@@ -66,7 +66,7 @@ def test_every_candidate_is_listed_and_agrees(name: str) -> None:
         found = find(model, observe(bench, list), [Bundled()])
         listed = {(each.layer, each.kind) for each in found.candidates}
         assert listed == EXPECTED[name]
-        faults = {}
+        faults: dict[tuple[str, str], str] = {}
         for each in found.candidates:
             calls = record(bench, list, each)
             for operation, call in zip(each.operations, calls, strict=True):
