@@ -1,6 +1,5 @@
 """channels_last is tried like any other change, and leaves no trace where it is taken back."""
 
-import time
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from gradwatch import FusedBackwardOptions, MemorySink
 from gradwatch.callbacks import FusedBackward
 from gradwatch.fused.layout import ChannelsLast
-from tests.fused.lab import QUICK, run_trial
+from tests.fused.lab import CLOCK, QUICK, run_trial
 from tests.kit import Calm, build, fit, make_loader
 
 
@@ -26,7 +25,7 @@ class Convolutions(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         last = self.second.weight.is_contiguous(memory_format=torch.channels_last)
         if last == self._slow:
-            time.sleep(0.01)
+            CLOCK.spend(0.01)
         return self.head(self.second(self.first(x)).flatten(1))
 
 

@@ -11,12 +11,15 @@ from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
 from gradwatch.errors import ConfigurationError
+from gradwatch.fused import trial
 from gradwatch.fused.options import FusedBackwardOptions
 from gradwatch.fused.providers import PROVIDERS, Site
 from gradwatch.fused.rows import trial_table
 from gradwatch.fused.trial import Trial
 from gradwatch.ranks import Ranks
+from gradwatch.roofline.verdicts import LayerVerdict, VerdictKind
 from tests.fused.lab import (
+    CLOCK,
     QUICK,
     Net,
     Offers,
@@ -36,7 +39,7 @@ from tests.kit import differences, random_state
 
 def late(self: nn.LayerNorm, x: Tensor) -> Tensor:
     """Be right, and slow."""
-    time.sleep(0.005)
+    CLOCK.spend(0.005)
     return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
 
@@ -148,7 +151,7 @@ def test_the_training_state_is_the_same_bits_after_a_trial(mode: str) -> None:
 
 def test_two_providers_compete_and_the_faster_one_is_worn() -> None:
     def half(self: nn.LayerNorm, x: Tensor) -> Tensor:
-        time.sleep(0.003)
+        CLOCK.spend(0.003)
         return quick(self, x)
 
     providers = [Offers(SlowNorm, named(half), "half"), Offers(SlowNorm, quick, "quick")]
@@ -235,17 +238,23 @@ def test_small_inputs_are_left_alone() -> None:
     assert reason_of(result, "refused") == ("its inputs are small: 96 elements, under min_elements")
 
 
-def test_what_is_bound_by_arithmetic_is_left_alone() -> None:
-    model = nn.Sequential(nn.Linear(768, 768), nn.Linear(768, 3))
-    batch = torch.randn(2048, 768), torch.zeros(2048, dtype=torch.int64)
+def verdict(layer: str, kind: VerdictKind) -> LayerVerdict:
+    return LayerVerdict(layer, kind, *[0.0] * 9, 0.125, f"{layer} is so")
 
-    def forward(self: nn.Linear, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
 
-    result = run_trial(model, [Offers(nn.Linear, forward)], batch, profile=True)
-    told = {name: row for row in result.rows for name in row.layers}
-    assert told["0"].verdict == "refused"
-    assert told["0"].reason.startswith("compute-bound: ")
+def test_what_is_bound_by_arithmetic_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = {
+        "blocks.0.norm": verdict("blocks.0.norm", "compute-bound"),
+        "blocks.1.norm": verdict("blocks.1.norm", "bandwidth-bound"),
+    }
+    monkeypatch.setattr(trial, "diagnose", lambda *_: known)
+    options = {"profile": True, "mode": "advise"}
+    result = run_trial(Net(), [Offers(nn.LayerNorm, quick)], **options)
+    assert [(row.layers, row.verdict, row.reason) for row in result.rows] == [
+        (("blocks.0.norm",), "refused", "compute-bound: blocks.0.norm is so"),
+        (("blocks.1.norm",), "advised",
+         "can be tried with mode='auto', up to 12.5% of the step"),
+    ]  # fmt: skip
 
 
 def test_a_step_that_differentiates_its_gradients_is_refused() -> None:

@@ -16,6 +16,11 @@ def _quick_interpreter() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def _clock() -> None:
+    """Measure real time: interpreted kernels are hundreds of times slower."""
+
+
+@pytest.fixture(autouse=True)
 def _silent_lanes() -> Iterator[None]:
     """Let dead lanes compute inf * 0 without a warning, as a GPU does."""
     with np.errstate(all="ignore"):
