@@ -6,6 +6,7 @@ from gradwatch.callbacks.gradient_flow import GradientFlowMonitor
 from gradwatch.callbacks.gradwatch import GradWatch
 from gradwatch.callbacks.memory_delta import MemoryDeltaMonitor
 from gradwatch.callbacks.non_finite import NonFiniteMonitor
+from gradwatch.callbacks.roofline import RooflineMonitor
 
 __all__ = [
     "AdaptiveLearningRate",
@@ -14,4 +15,5 @@ __all__ = [
     "GradientFlowMonitor",
     "MemoryDeltaMonitor",
     "NonFiniteMonitor",
+    "RooflineMonitor",
 ]

@@ -12,7 +12,8 @@ from gradwatch.callbacks.outputs import Configuration, sinks_of
 from gradwatch.callbacks.wiring import attach
 from gradwatch.errors import ConfigurationError, GradwatchError, NonFiniteGradientError
 from gradwatch.findings import OPTIMIZER
-from gradwatch.session import Session, SessionOptions
+from gradwatch.session import Session
+from gradwatch.session_options import SessionOptions
 from gradwatch.undo import Undo
 
 if TYPE_CHECKING:

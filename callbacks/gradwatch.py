@@ -9,9 +9,11 @@ from gradwatch.callbacks.base import MonitorCallback
 from gradwatch.callbacks.outputs import Configuration
 from gradwatch.choose import choose_parts
 from gradwatch.gradient_flow import GradientFlowOptions
+from gradwatch.graph import GraphOptions
 from gradwatch.memory import MemoryOptions
 from gradwatch.non_finite.policy import NonFiniteOptions
-from gradwatch.session import BackwardHooks, SessionOptions
+from gradwatch.roofline import RooflineOptions
+from gradwatch.session_options import BackwardHooks, SessionOptions
 from gradwatch.sinks.protocol import Sink
 
 
@@ -24,8 +26,13 @@ class GradWatch(MonitorCallback):
         non_finite: Stop before the weights take in NaN or Inf, and name the layer.
         gradient_flow: Per-layer gradient norms and the rules about them.
         memory: Memory at the borders of forward, backward and update.
+        graph: Walk the autograd graph of the first micro-batches: saturating runs, cuts,
+            states never detached, edits in place.
+        symptoms: Look for lost precision, a collapsed loss scale and other symptoms.
         adaptive_lr: Let the learning rate follow the SNR ‖θ‖/‖g‖. Off by default: it is
             the one part that changes the training.
+        roofline: Profile a few steady steps, once: where the time goes and what bounds each
+            layer. Off by default: it takes some seconds, and torch's profiler.
         backward_hooks: ``"sampled"`` sets backward taps on logging steps, ``"every_step"``
             on all, ``"module"`` uses torch's own full backward hooks at every step.
         byte_budget: Most bytes of batches held for a replay.
@@ -42,7 +49,7 @@ class GradWatch(MonitorCallback):
         >>> from lightning.pytorch import Trainer
         >>> trainer = Trainer(callbacks=[GradWatch()], logger=False, accelerator="cpu")
         >>> [part.name for part in trainer.callbacks[0].parts]
-        ['non_finite', 'gradient_flow', 'memory_delta']
+        ['non_finite', 'gradient_flow', 'memory_delta', 'graph', 'symptoms']
     """
 
     def __init__(
@@ -51,7 +58,10 @@ class GradWatch(MonitorCallback):
         non_finite: NonFiniteOptions | bool = True,
         gradient_flow: GradientFlowOptions | bool = True,
         memory: MemoryOptions | bool = True,
+        graph: GraphOptions | bool = True,
+        symptoms: bool = True,
         adaptive_lr: AdaptiveLearningRateOptions | bool = False,
+        roofline: RooflineOptions | bool = False,
         backward_hooks: BackwardHooks = "sampled",
         byte_budget: int = 1 << 30,
         console: bool = True,
@@ -64,7 +74,10 @@ class GradWatch(MonitorCallback):
             non_finite=non_finite,
             gradient_flow=gradient_flow,
             memory=memory,
+            graph=graph,
+            symptoms=symptoms,
             adaptive_lr=adaptive_lr,
+            roofline=roofline,
         )
         configuration = Configuration(
             sinks=tuple(sinks),

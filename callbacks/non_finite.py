@@ -8,7 +8,7 @@ from gradwatch.callbacks.base import MonitorCallback
 from gradwatch.callbacks.outputs import Configuration
 from gradwatch.non_finite.monitor import NonFinite
 from gradwatch.non_finite.policy import NonFiniteOptions
-from gradwatch.session import SessionOptions
+from gradwatch.session_options import SessionOptions
 from gradwatch.sinks.protocol import Sink
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gradwatch.host import RUNS
-from gradwatch.session import SessionOptions
+from gradwatch.session_options import SessionOptions
 from gradwatch.sinks.console import ConsoleSink
 from gradwatch.sinks.loggers import LoggerSink, MetricsLogger
 from gradwatch.sinks.pictures import PictureSink
@@ -72,7 +72,7 @@ def sinks_of(
     loggers = cast("list[MetricsLogger]", trainer.loggers)
     sinks = _logger_sinks(loggers, workspace=configuration.workspace)
     if configuration.console:
-        sinks.append(ConsoleSink(write=trainer.print))
+        sinks.append(ConsoleSink())
     if configuration.record and not getattr(trainer, "fast_dev_run", False):
         sinks.append(RunRecordSink(Path(root) / RUNS / "record.jsonl", config=config))
     return [*sinks, *configuration.sinks]
@@ -87,7 +87,8 @@ def _logger_sinks(loggers: Sequence[MetricsLogger], *, workspace: bool) -> list[
     if logger is not None:
         run: Any = logger.experiment
         rich = WandbSink(run, pictures=False, fuse=plain.fuse(logger))
-        walls.append((rich.hang, plain.fuse(logger)))
+        # A disabled run swallows everything: drawing for it would be time for nothing.
+        walls += [] if run.disabled else [(rich.hang, plain.fuse(logger))]
         sinks += [rich, WorkspaceSink(run)] if workspace else [rich]
     elif workspace:
         log.warning("gradwatch: workspace=True does nothing without a W&B logger")

@@ -42,6 +42,8 @@ def attach(trainer: pl.Trainer, session: Session, host: LightningHost) -> Undo:
     undo, strategy = Undo(), trainer.strategy
     step = _watched_step(strategy.training_step, session, host)
     undo.add(patch_instance(strategy, "training_step", step))
+    moved = _watched_transfer(strategy.batch_to_device, session, trainer)
+    undo.add(patch_instance(strategy, "batch_to_device", moved))
     for optimizer in trainer.optimizers:
         hook = functools.partial(_stepped, session)
         undo.add(optimizer.register_step_post_hook(hook).remove)
@@ -79,6 +81,20 @@ def _undone_before(inner: Callable[[], None], let_go: Callable[[], None]) -> Cal
 
 def _stepped(session: Session, optimizer: Optimizer, *_: object) -> None:
     session.after_step(optimizer)
+
+
+def _watched_transfer(
+    inner: Callable[..., Any], session: Session, trainer: pl.Trainer
+) -> Callable[..., Any]:
+    def batch_to_device(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - Lightning's signature
+        if not trainer.training:
+            return inner(*args, **kwargs)
+        session.transfer("before_transfer")
+        batch = inner(*args, **kwargs)
+        session.transfer("after_transfer")
+        return batch
+
+    return batch_to_device
 
 
 def _watched_step(

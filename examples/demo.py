@@ -18,6 +18,7 @@ from torch import nn
 
 from gradwatch import NonFiniteGradientError
 from gradwatch.callbacks import GradWatch
+from gradwatch.report import write_report
 
 WANDB = Path(sys.executable).with_name("wandb")
 
@@ -64,8 +65,7 @@ def show(folder: Path) -> None:
             print(f"W&B alert   {record['alert']['title']}")
     print(f"W&B run     {folder}\n  look      {WANDB} leet {folder}")
     print(f"  upload    {WANDB} sync {folder}")
-    for picture in sorted(folder.rglob("*.png"), key=lambda path: path.stat().st_mtime)[-2:]:
-        print(f"  picture   {picture}")
+    print(f"report      {write_report('runs', Path('runs', f'{folder.name}.html').absolute())}")
 
 
 if __name__ == "__main__":

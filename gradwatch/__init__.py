@@ -5,12 +5,16 @@ from gradwatch.errors import ConfigurationError, GradwatchError, NonFiniteGradie
 from gradwatch.findings import Finding
 from gradwatch.fused.options import FusedBackwardOptions
 from gradwatch.gradient_flow import GradientFlowOptions
+from gradwatch.graph import GraphOptions
 from gradwatch.memory import MemoryOptions
 from gradwatch.non_finite.policy import NonFiniteOptions
+from gradwatch.plain_loop import Watch
 from gradwatch.readings import Coverage, FlowReading, StepReading, StepRecord
+from gradwatch.roofline import RooflineOptions
 from gradwatch.sinks.memory import MemorySink
-from gradwatch.sinks.protocol import Sink
-from gradwatch.watch import Watch, watch
+from gradwatch.sinks.protocol import Sink, TableSink
+from gradwatch.tables import Table
+from gradwatch.watch import watch
 
 __all__ = [
     "AdaptiveLearningRateOptions",
@@ -21,13 +25,17 @@ __all__ = [
     "FusedBackwardOptions",
     "GradientFlowOptions",
     "GradwatchError",
+    "GraphOptions",
     "MemoryOptions",
     "MemorySink",
     "NonFiniteGradientError",
     "NonFiniteOptions",
+    "RooflineOptions",
     "Sink",
     "StepReading",
     "StepRecord",
+    "Table",
+    "TableSink",
     "Watch",
     "watch",
 ]

@@ -79,3 +79,9 @@ def fold_pairs(grid: npt.NDArray[Any], join: Callable[..., npt.NDArray[Any]], fi
     half = len(grid) // 2
     grid[:half] = join(grid[::2], grid[1::2])
     grid[half:] = fill
+
+
+def as_slice(rows: IntArray) -> IntArray | slice:
+    """Give a slice where indices follow on one another: it needs no copy."""
+    whole = slice(int(rows[0]), int(rows[-1]) + 1) if rows.size else slice(0)
+    return whole if np.array_equal(rows, np.arange(whole.start or 0, whole.stop)) else rows

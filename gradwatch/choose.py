@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -12,9 +13,13 @@ from torch.optim import Optimizer
 from gradwatch.adaptive_lr import AdaptiveLearningRate, AdaptiveLearningRateOptions
 from gradwatch.errors import ConfigurationError
 from gradwatch.gradient_flow import GradientFlow, GradientFlowOptions
+from gradwatch.graph import GraphOptions, GraphWatch
 from gradwatch.memory import MemoryDelta, MemoryOptions
 from gradwatch.non_finite.monitor import NonFinite
 from gradwatch.non_finite.policy import NonFiniteOptions
+from gradwatch.roofline import RooflineOptions
+from gradwatch.roofline.part import Roofline
+from gradwatch.symptoms import SymptomWatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +35,10 @@ def choose_parts(
     non_finite: NonFiniteOptions | bool,
     gradient_flow: GradientFlowOptions | bool,
     memory: MemoryOptions | bool,
+    graph: GraphOptions | bool,
+    symptoms: bool,
     adaptive_lr: AdaptiveLearningRateOptions | bool,
+    roofline: RooflineOptions | bool,
 ) -> list[Part]:
     """Make the parts that are wanted, in the order they act.
 
@@ -44,6 +52,9 @@ def choose_parts(
         _part(GradientFlow, GradientFlowOptions, gradient_flow),
         _part(AdaptiveLearningRate, AdaptiveLearningRateOptions, adaptive_lr),
         _part(MemoryDelta, MemoryOptions, memory),
+        _part(partial(GraphWatch, beside_flow=gradient_flow is not False), GraphOptions, graph),
+        _part(Roofline, RooflineOptions, roofline),
+        SymptomWatch() if symptoms else None,
     )
     return [part for part in parts if part is not None]
 

@@ -45,6 +45,14 @@ def make_app() -> "typer.Typer":
     def gradwatch() -> None:
         """Look into what gradwatch kept."""
 
+    for add in (_add_replay, _add_report, _add_workspace):
+        add(app)
+    return app
+
+
+def _add_replay(app: "typer.Typer") -> None:
+    import typer
+
     @app.command()
     def replay(
         bundle: Annotated[Path, typer.Argument(help="File that was kept: step-N.pt")],
@@ -57,6 +65,10 @@ def make_app() -> "typer.Typer":
         Exit code 0: the same fault; 1: not reproduced; 2: bad use.
         """
         raise typer.Exit(run_replay(bundle, model))
+
+
+def _add_report(app: "typer.Typer") -> None:
+    import typer
 
     @app.command()
     def report(
@@ -77,6 +89,10 @@ def make_app() -> "typer.Typer":
         """
         raise typer.Exit(run_report(run_dir, output, run))
 
+
+def _add_workspace(app: "typer.Typer") -> None:
+    import typer
+
     @app.command()
     def workspace(
         project: Annotated[str, typer.Argument(metavar="ENTITY/PROJECT", help="Where it goes")],
@@ -93,8 +109,6 @@ def make_app() -> "typer.Typer":
         Exit code 0: it is there; 2: bad use, or W&B could not be reached.
         """
         raise typer.Exit(run_workspace(project, write, renew=renew))
-
-    return app
 
 
 def run_replay(bundle: Path, model: str) -> int:

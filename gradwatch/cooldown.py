@@ -31,12 +31,15 @@ class Cooldown:
 
     def allows(self, finding: Finding) -> bool:
         """Tell whether a finding is due, and count it as said if so."""
-        key = (finding.rule, finding.layer)
-        last = self._said.get(key)
-        due = last is None or not 0 <= finding.step - last < self._steps
+        due = self.is_due(finding)
         if due:
-            self._said[key] = finding.step
+            self._said[finding.rule, finding.layer] = finding.step
         return due
+
+    def is_due(self, finding: Finding) -> bool:
+        """Tell whether a finding would be let through; nothing is counted."""
+        last = self._said.get((finding.rule, finding.layer))
+        return last is None or not 0 <= finding.step - last < self._steps
 
     def state_dict(self) -> list[list[Any]]:
         """Give what was said, as primitives."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gradwatch.binning import Axis, fold_pairs
+from gradwatch.binning import Axis, as_slice, fold_pairs
 from gradwatch.readings import BoolArray, FloatArray, IntArray, StepRecord
 
 COLUMNS = 400
@@ -184,7 +184,7 @@ class _Layers:
         rows = self._rows.get(layers)
         if rows is None:
             self._make_room([layer for layer in layers if layer not in self._index])
-            rows = _as_slice(np.asarray([self._index[layer] for layer in layers], dtype=np.int64))
+            rows = as_slice(np.asarray([self._index[layer] for layer in layers], dtype=np.int64))
             # A model whose layers come and go must not fill memory with its combinations.
             self._rows = {**self._rows, layers: rows} if len(self._rows) < MOST_ORDERS else {}
             self._orders[frozenset(layers)] = layers
@@ -244,12 +244,6 @@ def _fit(values: FloatArray) -> Float32Array:
     np.maximum(sized, SMALLEST, out=sized, where=values > 0)
     sized[np.isinf(values)] = np.nan
     return sized.astype(np.float32)
-
-
-def _as_slice(rows: IntArray) -> IntArray | slice:
-    """Nearly always the rows stand in a row, and a slice of them needs no copy."""
-    whole = slice(int(rows[0]), int(rows[-1]) + 1) if rows.size else slice(0)
-    return whole if np.array_equal(rows, np.arange(whole.start or 0, whole.stop)) else rows
 
 
 def _later(earlier: FloatArray, later: FloatArray) -> FloatArray:

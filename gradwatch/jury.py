@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gradwatch.findings import Finding
     from gradwatch.parts import Border, Part, Scene, Stage
-    from gradwatch.readings import StepReading
+    from gradwatch.readings import StepReading, StepRecord
 
 log = logging.getLogger("gradwatch")
 T = TypeVar("T")
@@ -70,10 +70,6 @@ class Jury:
         """Pass a border on."""
         self._ask(lambda part: part.border(border, logged=logged), None)
 
-    def close(self) -> None:
-        """Let the parts take back what they did to the model."""
-        self._ask(lambda part: part.close(), None)
-
     def before_backward(self, roots: Sequence[Tensor]) -> None:
         """Show what a backward begins from."""
         self._ask(lambda part: part.before_backward(roots), None)
@@ -100,6 +96,14 @@ class Jury:
     def after_batch(self) -> None:
         """Let the parts take back what must not outlive the batch."""
         self._ask(lambda part: part.after_batch(), None)
+
+    def close(self) -> None:
+        """Let the parts take everything off."""
+        self._ask(lambda part: part.close(), None)
+
+    def recorded(self, record: StepRecord) -> None:
+        """Show the parts a record."""
+        self._ask(lambda part: part.recorded(record), None)
 
     def scalars(self) -> dict[str, float]:
         """Collect the metrics of the step judged last."""

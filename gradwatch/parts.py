@@ -17,11 +17,19 @@ if TYPE_CHECKING:
     from gradwatch.non_finite.bundle import Kept
     from gradwatch.non_finite.capture import Held
     from gradwatch.non_finite.program import Program
-    from gradwatch.readings import StepReading
+    from gradwatch.readings import StepReading, StepRecord
     from gradwatch.tables import Table
 
 Action = Literal["proceed", "skip", "raise"]
-Border = Literal["before_forward", "after_forward", "after_backward", "after_step"]
+Border = Literal[
+    "before_transfer",
+    "after_transfer",
+    "before_forward",
+    "after_forward",
+    "before_backward",
+    "after_backward",
+    "after_step",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,11 +69,13 @@ class Stage(NamedTuple):
         model: The model, wrappers looked through.
         tell: Tells a finding.
         show: Shows a table.
+        given: The model as it was handed over, wrappers and all; None where nobody wraps.
     """
 
     model: nn.Module
     tell: Callable[[Finding], None]
     show: Callable[[Table], None]
+    given: nn.Module | None = None
 
 
 class Answer(NamedTuple):
@@ -159,6 +169,8 @@ class Part(ABC):
     def border(self, border: Border, *, logged: bool = True) -> None:  # noqa: B027 - optional
         """Notice that a phase of a micro-batch begins or ends.
 
+        A plain loop brings its batches to the device out of sight: no ``"…_transfer"`` there.
+
         Args:
             border: Which phase.
             logged: Whether the step is one that sinks record.
@@ -188,7 +200,14 @@ class Part(ABC):
         """Take back what must not outlive the batch; called after each batch and at the end."""
 
     def close(self) -> None:  # noqa: B027 - optional
-        """Take back what the part did to the model; called at the end of a fit, error or not."""
+        """Take everything off: the fit is over, or the session failed; may be called twice."""
+
+    def recorded(self, record: StepRecord) -> None:  # noqa: B027 - optional
+        """Take a recorded step, complete with what its update did, as the sinks do.
+
+        Args:
+            record: The record; it belongs to a step before the one at hand.
+        """
 
     def scalars(self) -> Mapping[str, float]:
         """Give the metrics of the step judged last, keyed as they are logged.

@@ -94,12 +94,15 @@ class PlainHost:
         """
         return sum(each.nbytes for each in self._grads.get(forward, []) if each is not None)
 
-    def leave(self, output: object, begins: Callable[[], object]) -> None:
+    def leave(self, output: object, begins: Callable[[], object]) -> list[Tensor]:
         """Wait for the gradient at each tensor of the output; the first one begins a backward.
 
         Args:
             output: What the model returned.
             begins: Called once when the backward reaches the model.
+
+        Returns:
+            What a backward may begin from.
         """
         index = self.forwards - 1
         tensors = list(tensors_in(output))
@@ -115,6 +118,7 @@ class PlainHost:
         for slot, tensor in enumerate(tensors):
             if tensor.requires_grad and not tensor.is_leaf:
                 tensor.register_hook(functools.partial(arrived, slot))
+        return [tensor for tensor in tensors if tensor.requires_grad]
 
     def clock(self) -> Clock:
         """Tell steps begun and forwards seen."""

@@ -7,13 +7,12 @@ measure → one host transfer → judge → tell. The loop around it calls the e
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gradwatch.containment import contained
-from gradwatch.errors import NonFiniteGradientError, one_of, positive
+from gradwatch.errors import NonFiniteGradientError
 from gradwatch.jury import Jury
 from gradwatch.layers import unwrap
 from gradwatch.parts import Stage
@@ -35,35 +34,12 @@ if TYPE_CHECKING:
 
     from gradwatch.findings import Finding
     from gradwatch.host import Host
-    from gradwatch.parts import Part, Verdict
+    from gradwatch.parts import Border, Part, Verdict
     from gradwatch.readings import FloatArray, StepReading
+    from gradwatch.session_options import SessionOptions
     from gradwatch.sinks.protocol import Sink
 
 log = logging.getLogger("gradwatch")
-
-BackwardHooks = Literal["sampled", "every_step", "module"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SessionOptions:
-    """How a session measures.
-
-    Attributes:
-        backward_hooks: ``"sampled"`` taps on logging steps, ``"every_step"``, or
-            ``"module"``: torch's own full backward hooks at every step.
-        byte_budget: Most bytes of batches held for a replay.
-
-    Raises:
-        ConfigurationError: If the choice is unknown or the budget is not positive.
-    """
-
-    backward_hooks: BackwardHooks = "sampled"
-    byte_budget: int = 1 << 30
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
-        one_of("backward_hooks", self.backward_hooks, get_args(BackwardHooks))
-        positive("byte_budget", self.byte_budget)
 
 
 class Session:
@@ -106,8 +82,17 @@ class Session:
         keep = self._needs.replay
         self.window = Window(self.model, keep=keep, byte_budget=options.byte_budget)
         self._untap, self._steps, self._logged = Undo(), 0, True
-        self.jury.open(Stage(self.model, self._tell, self.teller.table))
+        self.jury.open(Stage(self.model, self._tell, self.teller.table, model))
         self.jury.start(self._reader.order)
+
+    @contained
+    def transfer(self, border: Border) -> None:
+        """Notice that a batch begins or ends its way to the device.
+
+        Args:
+            border: ``"before_transfer"`` or ``"after_transfer"``.
+        """
+        self.jury.border(border, logged=self._logged)
 
     @contained
     def begin_micro_batch(self, batch: Any, batch_index: int, *, joins: bool = False) -> None:  # noqa: ANN401
@@ -161,6 +146,7 @@ class Session:
             root: The loss it begins from, scaled and divided; None where unknown.
         """
         self.window.backward_begins(root)
+        self.jury.border("before_backward", logged=self._logged)
         if root is not None:
             self.jury.before_backward((root,))
         if self._needs.norms:
@@ -275,6 +261,7 @@ class Session:
     def _record(self, values: Mapping[str, FloatArray], *, last: bool) -> None:
         for record in self._ledger.records(values, last=last):
             self.teller.record(record)
+            self.jury.recorded(record)
 
     def _tell(self, finding: Finding) -> None:
         self.findings.append(finding)
@@ -289,13 +276,14 @@ class Session:
         log.debug("session failed", exc_info=error)
         self.off = True
         self._untap()
+        self.jury.close()
         self._tell(broken("gradwatch", error, self._steps))
 
     def finish(self) -> None:
         """Flush what waits for a transfer, tell the last step, close the sinks; once."""
         self.end_batch()
-        self._finish()
         self.jury.close()
+        self._finish()
         self.teller.close()
         self.window.clear()
 

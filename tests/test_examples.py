@@ -39,6 +39,8 @@ def test_the_demo_stops_before_the_weights_change_and_reads_its_alert_back(
     assert "NaN born in blocks.2" in told
     assert "W&B alert   non_finite: blocks.2" in told
     assert "before-step-" in told
+    report = Path(told.split("report      ")[1].splitlines()[0])
+    assert "NaN born in blocks.2" in report.read_text()
 
 
 def test_the_plain_loop_learns_and_nothing_is_found(

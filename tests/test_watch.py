@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ from gradwatch import (
     Watch,
     watch,
 )
+from gradwatch.report import write_report
 from tests.kit import Net, build, differences, make_samples, random_state
 
 SKIP = NonFiniteOptions(policy="skip")
@@ -203,3 +205,25 @@ def test_two_optimizers_are_told_apart() -> None:
             model.zero_grad()
     named = {key for record in sink.records for key in record.scalars}
     assert {"grad/norm/opt0", "grad/norm/opt1"} <= named
+
+
+def test_every_skip_is_counted_where_only_a_part_of_the_model_is_called() -> None:
+    model, sink = nn.Sequential(nn.Linear(4, 3)), MemorySink()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    with watch(model, optimizer, scaler=scaler, console=False, sinks=[sink], log_every_n_steps=1):
+        for _ in range(3):
+            optimizer.zero_grad()
+            scaler.scale(model[0](torch.full((5, 4), 1e5)).square().sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    assert sink.records[-1].scalars["grad/skipped"] == 3
+
+
+def test_a_plain_loop_keeps_a_record_on_request_and_a_report_is_made_of_it() -> None:
+    Loop().watch(record=True).close()
+    assert not Path("gradwatch_runs").exists()
+    loop = Loop()
+    with loop.watch(record=True):
+        loop.run(2)
+    assert "Healthy" in write_report(".").read_text()

@@ -107,7 +107,7 @@ class FusedBackward(Part):
 
     def scalars(self) -> Mapping[str, float]:
         """Count the modules that run a fused forward, once the trial is done."""
-        return {"fused/swapped": float(len(self._wardrobe.worn))} if self._done else {}
+        return {"fused/swapped": float(len(self._kept))} if self._done else {}
 
     def config(self) -> Mapping[str, Any]:
         """Give the options; providers by name."""

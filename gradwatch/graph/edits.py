@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gradwatch.graph.operations import operation_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Hashable, Iterator
 
 _KEPT = "_raw_saved_"
 _CUSTOM = "tensors"
@@ -43,7 +43,7 @@ class Edit(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def kept_names(kind: type) -> tuple[str, ...]:
+def kept_names(kind: Hashable) -> tuple[str, ...]:
     """Name what nodes of a class keep for their backward.
 
     Args:
@@ -67,17 +67,30 @@ def edits_in(node: Any, layer: str, operation: str) -> Iterator[Edit]:  # noqa: 
     Yields:
         Each edit.
     """
-    for kept in kept_names(type(node)):
-        name = "saved_tensors" if kept == _CUSTOM else f"_saved_{kept}"
+    for kept, name in plainly_kept(node):
+        complaint = _complaint(node, name)
+        found = _VERSIONS.search(complaint)
+        if SPENT in complaint:
+            yield Edit(layer, operation, kept, "", "", 0)
+        elif found:
+            maker = operation_of(found["maker"] or "")
+            writes = int(found["now"]) - int(found["then"])
+            yield Edit(layer, operation, kept, found["shape"], maker, writes)
+
+
+def plainly_kept(node: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - as above
+    """Name what a node keeps as it is: not packed by hooks, which asking for it would run.
+
+    Args:
+        node: A node of the graph.
+
+    Yields:
+        What it is to the operation, and the attribute that gives it.
+    """
+    kind: Any = type(node)
+    for kept in kept_names(kind):
         if _is_plain(getattr(node, _KEPT + kept, None)):
-            complaint = _complaint(node, name)
-            found = _VERSIONS.search(complaint)
-            if SPENT in complaint:
-                yield Edit(layer, operation, kept, "", "", 0)
-            elif found:
-                maker = operation_of(found["maker"] or "")
-                writes = int(found["now"]) - int(found["then"])
-                yield Edit(layer, operation, kept, found["shape"], maker, writes)
+            yield kept, "saved_tensors" if kept == _CUSTOM else f"_saved_{kept}"
 
 
 def _is_plain(raw: object) -> bool:

@@ -188,6 +188,14 @@ class GraphWatch(Part):
         """Take the hooks off."""
         self._undo()
 
+    def close(self) -> None:
+        """Tell what no step came to tell, and hold on to nothing of the model."""
+        if self._stage is not None:
+            for finding in self._found:
+                self._stage.tell(finding)
+        self._found = []
+        self._let_go()
+
     def config(self) -> Mapping[str, Any]:
         """Give the options."""
         return asdict(self.options)

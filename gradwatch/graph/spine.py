@@ -9,12 +9,14 @@ from typing import NamedTuple
 
 from gradwatch.graph.operations import PARAMETER, SATURATING
 from gradwatch.graph.rules import Cut
-from gradwatch.graph.walk import Graph
+from gradwatch.graph.walk import Graph, Node
 from gradwatch.tables import Table
 
 COLUMNS = ("depth", "layer", "operation", "mark")
 MARKS = ("cut", "in-place", "saturating", "")
 MOST_OPERATIONS = 4
+# A gate or an attention has one or two saturating functions, and is no matter.
+SHORTEST_RUN = 3
 # Operations that move nothing but a view: they fill a row and say nothing.
 SILENT = frozenset(
     {"t", "view", "unsafe_view", "reshape_alias", "transpose", "permute", "unsqueeze", "squeeze",
@@ -54,7 +56,8 @@ def spine(graph: Graph, cut: Cut | None, *, rows: int, step: int) -> Table:
 
     Returns:
         A table named ``"graph"`` with the columns ``"depth"``, ``"layer"``, ``"operation"``
-        and ``"mark"``: empty, ``"saturating"``, ``"in-place"`` or ``"cut"``.
+        and ``"mark"``: empty, ``"saturating"`` (three and more in a row, with no way round
+        them), ``"in-place"`` or ``"cut"``.
     """
     way = _stations(graph)
     ends = _cut_rows(way, cut)
@@ -78,13 +81,26 @@ def _stations(graph: Graph) -> list[Station]:
     deepest = max(range(len(graph.nodes)), key=lambda i: graph.nodes[i].depth, default=-1)
     nodes = [graph.nodes[index] for index in graph.way(deepest)]
     found = []
-    for node in nodes:
-        mark = "saturating" if node.operation in SATURATING else ""
+    for node, runs in zip(nodes, _in_a_run(nodes), strict=True):
+        mark = "saturating" if runs else ""
         mark = "in-place" if (node.layer, node.operation) in edited else mark
         shown = () if node.operation in SILENT else (node.operation,)
         if shown or mark:
             found.append(Station(node.depth, node.layer, node.layer, shown, mark))
     return [_united(group) for _, group in groupby(found, key=lambda each: each.first)]
+
+
+def _in_a_run(nodes: Sequence[Node]) -> list[bool]:
+    """Tell of each node whether it is one of a few saturating ones with no way round them."""
+    marks, length, last = [], 0, 0
+    # From the far end, where each run is at its full length.
+    for node in reversed(nodes):
+        saturates = node.operation in SATURATING
+        if saturates:
+            length = length if 0 < node.saturating < last else node.saturating
+            last = node.saturating
+        marks.append(saturates and length >= SHORTEST_RUN)
+    return marks[::-1]
 
 
 def _united(group: Iterable[Station]) -> Station:

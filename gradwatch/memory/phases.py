@@ -15,6 +15,7 @@ BORDERS: dict[str, tuple[Border, Border]] = {
     "backward": ("after_forward", "after_backward"),
     "step": ("after_backward", "after_step"),
 }
+MEASURED = frozenset(border for pair in BORDERS.values() for border in pair)
 _PREVIOUS: dict[Border, Border] = {end: start for start, end in BORDERS.values()}
 
 

@@ -8,52 +8,13 @@ reasons to accuse anyone.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from gradwatch.errors import ConfigurationError, positive
 from gradwatch.findings import ROOT, Evidence, Finding
+from gradwatch.memory.options import MemoryOptions
 from gradwatch.memory.phases import MIB
 from gradwatch.memory.snapshot import MemorySnapshot
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryOptions:
-    """When memory is worth a word.
-
-    Args:
-        window_steps: Steps a growth or a fragmentation must last.
-        growth_MiB: Least growth over the window that is told.
-        growth_share: Share of the window's steps that must have grown.
-        fragmentation: Share of the reserved memory, split off and unused, that is told.
-        fragmented_MiB: Least split-off memory that is told.
-        cooldown_steps: Steps before the same rule speaks again.
-
-    Raises:
-        ConfigurationError: If an option cannot be meant.
-    """
-
-    window_steps: int = 32
-    growth_MiB: float = 16.0  # noqa: N815 - the unit belongs to the name
-    growth_share: float = 0.75
-    fragmentation: float = 0.3
-    fragmented_MiB: float = 256.0  # noqa: N815 - as above
-    cooldown_steps: int = 1000
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant, with the option's name."""
-        for name in vars(self):
-            positive(name, getattr(self, name))
-        for name in ("growth_share", "fragmentation"):
-            if getattr(self, name) > 1:
-                message = f"{name} is a share in (0, 1]; got {getattr(self, name)!r}"
-                raise ConfigurationError(message)
-        if self.window_steps < 2:  # noqa: PLR2004 - one step has no growth
-            message = (
-                f"window_steps must be 2 or more: one step has no growth; got {self.window_steps!r}"
-            )
-            raise ConfigurationError(message)
 
 
 def judge_growth(

@@ -34,6 +34,7 @@ class MemorySnapshot(NamedTuple):
             given back to the device.
         alloc_retries: Allocations that failed until the cache was emptied.
         ooms: Allocations that failed for good.
+        total_bytes: Memory of the device.
     """
 
     allocated_bytes: int | None = None
@@ -42,6 +43,7 @@ class MemorySnapshot(NamedTuple):
     inactive_split_bytes: int | None = None
     alloc_retries: int | None = None
     ooms: int | None = None
+    total_bytes: int | None = None
 
     @property
     def cached_bytes(self) -> int | None:
@@ -133,7 +135,11 @@ class AcceleratorMemory:
 
 def _read_cuda() -> MemorySnapshot:
     # Nested: flattening and sorting all the keys costs more than reading them.
-    return snapshot_from_stats(torch.cuda.memory_stats_as_nested_dict())
+    seen = snapshot_from_stats(torch.cuda.memory_stats_as_nested_dict())
+    if seen.reserved_bytes is None:
+        return seen
+    # Kept on the host since the device was first used: asking for it waits for nothing.
+    return seen._replace(total_bytes=torch.cuda.get_device_properties().total_memory)
 
 
 def _read_xpu() -> MemorySnapshot:

@@ -1,28 +1,19 @@
 """Drawing on pixels: text set with FreeType, lines smoothed by drawing them three times as big.
 
 Straight on Pillow: a picture takes some 10 ms, and no global state of a plotting library is
-touched. The font is matplotlib's DejaVu Sans where matplotlib lies on disk (it is not
-imported), else Pillow's own, which has few signs beyond ASCII: others are then spelt in ASCII.
+touched.
 """
 
 from __future__ import annotations
 
-import importlib.util
-from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
+from gradwatch.pictures.lettering import font, literal, text_width
 from gradwatch.pictures.theme import Colour, Theme
 
 SMOOTH = 3
-PLAIN = str.maketrans(
-    {"−": "-", "–": "-", "…": "...", "×": "x", "·": ".", "‖": "|", "≥": ">=", "→": "->"}
-)
-SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 Point = tuple[float, float]
 
 
@@ -73,11 +64,11 @@ class Canvas:
             anchor: Pillow's two letters, such as ``"ls"`` (left, baseline), ``"rm"``, ``"mt"``.
         """
         fill = colour or self.theme.text
-        self._draw.text(at, literal(text), fill=fill, font=_font(size), anchor=anchor)
+        self._draw.text(at, literal(text), fill=fill, font=font(size), anchor=anchor)
 
     def plate(self, at: Point, text: str, size: int, anchor: str) -> None:
         """Clear the ground under a line that is about to be written."""
-        box = self._draw.textbbox(at, literal(text), font=_font(size), anchor=anchor)
+        box = self._draw.textbbox(at, literal(text), font=font(size), anchor=anchor)
         left, top, right, bottom = (round(edge) for edge in box)
         self.fill(Rect(left - 2, top - 1, right + 3, bottom + 2), self.theme.ground)
 
@@ -86,7 +77,7 @@ class Canvas:
         width, height = text_width(text, size), size + 6
         mask = Image.new("L", (width + 2, height))
         ImageDraw.Draw(mask).text(
-            (1, height / 2), literal(text), fill=255, font=_font(size), anchor="lm"
+            (1, height / 2), literal(text), fill=255, font=font(size), anchor="lm"
         )
         turned = mask.transpose(Image.Transpose.ROTATE_90)
         corner = (round(at[0] - turned.width / 2), round(at[1] - turned.height / 2))
@@ -96,7 +87,7 @@ class Canvas:
         """Write a line that rises to its end, which stands at a point."""
         width, height = text_width(text, size) + 2, size + 6
         mask = Image.new("L", (width, height))
-        ImageDraw.Draw(mask).text((1, height / 2), literal(text), 255, _font(size), anchor="lm")
+        ImageDraw.Draw(mask).text((1, height / 2), literal(text), 255, font(size), anchor="lm")
         turned = mask.rotate(degrees, Image.Resampling.BICUBIC, expand=True)
         corner = (round(end[0] - turned.width), round(end[1] - size / 2))
         self.image.paste(self.theme.text, corner, turned)
@@ -189,65 +180,3 @@ def _draw_shape(draw: ImageDraw.ImageDraw, kind: str, points: list[Point], reach
     else:
         [(x, y)] = points
         draw.ellipse((x - reach, y - reach, x + reach, y + reach), fill=255)
-
-
-def text_width(text: str, size: int = 12) -> int:
-    """Give the pixels a line takes."""
-    return round(_font(size).getlength(literal(text))) + 1
-
-
-def shorten(text: str, pixels: int, size: int = 12) -> str:
-    """Cut a name to a width; its end stays, as siblings differ there."""
-    if text_width(text, size) <= pixels:
-        return text
-    kept = text[-max(int(len(text) * pixels / text_width(text, size)), 1) :]
-    while kept and text_width(f"…{kept}", size) > pixels:
-        kept = kept[1:]
-    return f"…{kept}"
-
-
-def cut(text: str, pixels: int, size: int = 12) -> str:
-    """Cut words to a width; their beginning stays."""
-    return shorten(text[::-1], pixels, size)[::-1]
-
-
-def literal(text: str) -> str:
-    """Give a text that takes one line whatever is in it."""
-    shown = "".join(sign if sign.isprintable() else _escape(sign) for sign in text)
-    if _font_path() is None:
-        return shown.translate(PLAIN).encode("ascii", "backslashreplace").decode()
-    return shown
-
-
-def power(exponent: int, base: int = 10) -> str:
-    """Write a power.
-
-    Examples:
-        >>> power(-3), power(16, 2)
-        ('10⁻³', '2¹⁶')
-    """
-    if _font_path() is None:
-        return f"1e{exponent}" if base == 10 else f"{base}^{exponent}"  # noqa: PLR2004 - decimal
-    return f"{base}{str(exponent).translate(SUPERSCRIPTS)}"
-
-
-def _escape(sign: str) -> str:
-    return sign.encode("unicode_escape", "backslashreplace").decode()
-
-
-@cache
-def _font(size: int) -> Font:
-    path = _font_path()
-    if path is None:
-        return ImageFont.load_default(size)
-    return ImageFont.truetype(path, size, layout_engine=ImageFont.Layout.BASIC)
-
-
-@cache
-def _font_path() -> str | None:
-    spec = importlib.util.find_spec("matplotlib")
-    for folder in (spec and spec.submodule_search_locations) or ():
-        path = Path(folder, "mpl-data", "fonts", "ttf", "DejaVuSans.ttf")
-        if path.is_file():
-            return str(path)
-    return None

@@ -1,9 +1,12 @@
 """The autograd graph in short: a chain from the loss down, with what blocks the gradient marked."""
 
-from itertools import groupby, pairwise
+import re
+from itertools import groupby
 from typing import NamedTuple
 
-from gradwatch.pictures.canvas import Canvas, Layer, Point, Rect, cut, shorten, text_width
+from gradwatch.pictures.canvas import Canvas, Layer, Point, Rect
+from gradwatch.pictures.columns import choose
+from gradwatch.pictures.lettering import cut, shorten, text_width
 from gradwatch.pictures.markers import draw_marker
 from gradwatch.pictures.picture import WIDTH, Entry, Picture, begin, box_of, legend
 from gradwatch.pictures.theme import LIGHT, Colour, Theme
@@ -20,6 +23,8 @@ LAYER_PIXELS = 330
 MARKS = ("cut", "in-place", "saturating")
 KINDS = {"": "circle", "saturating": "square", "cut": "cross", "in-place": "diamond"}
 UNKNOWN = "triangle"
+# A way round (a residual is added, parts are put together) keeps the gradient alive.
+HELP = {"add", "add_", "cat", "stack", "rows:"}
 DEPTH = "depth"
 
 
@@ -48,9 +53,9 @@ def graph_chain(table: Table, *, theme: Theme = LIGHT) -> Picture:
         theme: Colours.
 
     Raises:
-        ValueError: If a column is missing.
+        ConfigurationError: If a column is missing.
     """
-    links = _fit([_link(row) for row in _chosen(table)])
+    links = _fit([_link(row) for row in choose(table, Link._fields)])
     canvas = begin("Autograd graph", TOP + ROW * max(len(links), 1) + 16, theme)
     canvas.text((14, 46), cut(table.title, WIDTH - 28), colour=theme.muted)
     depth = 26 + max(text_width(link.depth) for link in [Link(DEPTH, "", "", ""), *links])
@@ -63,16 +68,13 @@ def graph_chain(table: Table, *, theme: Theme = LIGHT) -> Picture:
     if links:
         canvas.text((depth - 8, TOP - 4), DEPTH, 12, colour=theme.muted, anchor="rs")
     _draw_line(canvas, chain, links)
+    counts = {first: _count(links[first : last + 1]) for first, last in _runs(links)}
     for index, link in enumerate(links):
-        _draw_link(canvas, link, (depth + 20, TOP + ROW * (index + 0.5)), words)
+        shown = link._replace(operation=_said(link, counts.get(index, 0)))
+        _draw_link(canvas, shown, (depth + 20, TOP + ROW * (index + 0.5)), words)
     return Picture(
         "graph/chain", "Autograd graph", CAPTION, canvas.image, box_of(canvas, chain)
     )  # fmt: skip
-
-
-def _chosen(table: Table) -> list[tuple[Cell, ...]]:
-    order = [table.columns.index(name) for name in Link._fields]
-    return [tuple(row[index] for index in order) for row in table.rows]
 
 
 def _link(row: tuple[Cell, ...]) -> Link:
@@ -100,16 +102,28 @@ def _chunks(run: list[Link], size: int, *, marked: bool) -> list[Link]:
     return [
         part[0]
         if len(part) == 1
-        else part[0]._replace(operation=f"{part[0].operation} … and {len(part) - 1} more rows")
+        else part[0]._replace(operation=f"{len(part)} rows: {part[0].operation} …")
         for part in parts
     ]
+
+
+def _count(run: list[Link]) -> int:
+    return sum(link.mark == "saturating" for link in run)
+
+
+def _said(link: Link, run: int) -> str:
+    """Say what is done, the mark, and at the first of several how many saturate in a row."""
+    if not link.mark:
+        return link.operation
+    more = f": the first of {run} in a row" if run > 1 else ""
+    return f"{link.operation}  ({link.mark}{more})"
 
 
 def _draw_line(canvas: Canvas, chain: Rect, links: list[Link]) -> None:
     """Draw the way of the gradient: it ends at a cut, and is thick where functions saturate."""
     theme, x = canvas.theme, chain.left + 20
     layer, flowing = Layer(chain), True
-    for index, (link, after) in enumerate(pairwise(links)):
+    for index, link in enumerate(links[:-1]):
         y = TOP + ROW * (index + 0.5)
         flowing = flowing and link.mark != "cut"
         if flowing:
@@ -117,9 +131,26 @@ def _draw_line(canvas: Canvas, chain: Rect, links: list[Link]) -> None:
         else:
             for start in (4, 10, 16):
                 canvas.stroke([(x, y + start), (x, y + start + 2)], theme.grid, 2)
-        if link.mark == after.mark == "saturating":
-            canvas.fill(Rect(x - 4, round(y), x + 5, round(y + ROW)), _colour("saturating", theme))
     canvas.put(layer, theme.muted)
+    for first, last in _runs(links):
+        top, bottom = (round(TOP + ROW * (index + 0.5)) for index in (first, last))
+        canvas.fill(Rect(x - 3, top, x + 4, bottom), _colour("saturating", theme))
+
+
+def _runs(links: list[Link]) -> list[tuple[int, int]]:
+    """Give first and last row of saturating functions with nothing between that helps."""
+    runs: list[tuple[int, int]] = []
+    for index, link in enumerate(links):
+        if link.mark == "saturating" and runs and not _helped(links[runs[-1][1] + 1 : index]):
+            runs[-1] = (runs[-1][0], index)
+        elif link.mark == "saturating":
+            runs.append((index, index))
+    return runs
+
+
+def _helped(between: list[Link]) -> bool:
+    words = {word for link in between for word in re.split(r"[ ,]+", link.operation)}
+    return bool(words & HELP) or any("norm" in word for word in words)
 
 
 def _draw_link(canvas: Canvas, link: Link, at: Point, words: int) -> None:
@@ -131,9 +162,7 @@ def _draw_link(canvas: Canvas, link: Link, at: Point, words: int) -> None:
     canvas.text((x - 28, y), link.depth, colour=theme.muted, anchor="rm")
     text = theme.text if not link.mark else colour
     canvas.text((x + 18, y), shorten(link.layer, LAYER_PIXELS), colour=text, anchor="lm")
-    room = WIDTH - 24 - words
-    said = f"{link.operation}  ({link.mark})" if link.mark else link.operation
-    canvas.text((words, y), cut(said, room), colour=text, anchor="lm")
+    canvas.text((words, y), cut(link.operation, WIDTH - 24 - words), colour=text, anchor="lm")
 
 
 def _colour(mark: str, theme: Theme) -> Colour:

@@ -6,9 +6,11 @@ Shapes: L layers, C bins of steps, R rows drawn (R = L up to 400 layers).
 from typing import NamedTuple
 
 import numpy as np
+from PIL import Image
 
 from gradwatch.history import History, LayerBins
-from gradwatch.pictures.canvas import Canvas, Rect, shorten, text_width
+from gradwatch.pictures.canvas import Canvas, Rect
+from gradwatch.pictures.lettering import shorten, text_width
 from gradwatch.pictures.outline import Group, outline
 from gradwatch.pictures.picture import (
     WIDTH,
@@ -127,8 +129,6 @@ def _plot_height(rows: int) -> int:
 
 
 def _paint(canvas: Canvas, rect: Rect, cells: Cells, limits: tuple[float, float]) -> None:
-    from PIL import Image
-
     theme, (low, high) = canvas.theme, limits
     absent = np.isnan(cells.logs) & ~cells.bad & ~cells.zero
     colours = viridis((np.nan_to_num(cells.logs) - low) / (high - low))
@@ -190,8 +190,6 @@ def _bracket(canvas: Canvas, x: float, top: float, bottom: float, *, single: boo
 def _colour_bar(canvas: Canvas, rect: Rect, limits: tuple[float, float]) -> None:
     bar = Rect(rect.right + 16, rect.top, rect.right + 30, rect.bottom)
     places = np.linspace(1, 0, bar.height)[:, None]
-    from PIL import Image
-
     ramp = Image.fromarray(np.repeat(viridis(places), bar.width, axis=1))
     canvas.image.paste(ramp, bar[:2])
     canvas.frame(bar, canvas.theme.muted)

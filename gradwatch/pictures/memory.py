@@ -11,7 +11,7 @@ from gradwatch.history import History, ScalarBins
 from gradwatch.pictures.panel import Panel, Timeline
 from gradwatch.pictures.picture import Entry, Picture
 from gradwatch.pictures.scale import linear_scale
-from gradwatch.pictures.theme import LIGHT, Theme
+from gradwatch.pictures.theme import LIGHT, Theme, blend
 from gradwatch.readings import FloatArray, IntArray
 
 CAPTION = (
@@ -23,6 +23,7 @@ KINDS = {
     "allocated": ("mem/accelerator", "Accelerator memory by phase", "allocated, MiB"),
     "process": ("mem/process", "Process memory by phase", "resident, MiB"),
 }
+STACK_SHARE = 0.75
 LEVELS = ("before forward", "after forward", "after backward", "after step")
 
 
@@ -106,7 +107,8 @@ def _draw_changes(line: Timeline, numbers: Memory) -> None:
     known = np.nan_to_num(numbers.changes)
     added, released = np.maximum(known, 0), np.minimum(known, 0)
     scale = linear_scale(added.sum(axis=0), released.sum(axis=0))
-    named = [Entry(phase, theme.lines[index]) for index, phase in enumerate(PHASES)]
+    colours = [blend(colour, theme.ground, STACK_SHARE) for colour in theme.lines]
+    named = [Entry(phase, colours[index]) for index, phase in enumerate(PHASES)]
     panel = line.panel(scale, "change, MiB", named)
     for index in range(len(PHASES)):
         for part in (added, released):
@@ -118,4 +120,4 @@ def _stack(panel: Panel, places: FloatArray, part: FloatArray, index: int) -> No
     base = part[:index].sum(axis=0)
     end = np.where(part[index] == 0, np.nan, base + part[index])
     colour = panel.canvas.theme.lines[index]
-    panel.band(places, np.where(np.isnan(end), np.nan, base), end, colour, 0.75)
+    panel.band(places, np.where(np.isnan(end), np.nan, base), end, colour, STACK_SHARE)

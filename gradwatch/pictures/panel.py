@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gradwatch.pictures.canvas import Canvas, Layer, Point, Rect, text_width
+from gradwatch.pictures.canvas import Canvas, Layer, Point, Rect
+from gradwatch.pictures.lettering import text_width
 from gradwatch.pictures.markers import draw_marker
 from gradwatch.pictures.picture import (
     LABEL_SIZE,
@@ -34,6 +35,7 @@ GAP = 34
 DASH_PIXELS = 7.0
 MARKER_ROOM = 8
 SMALL_SIZE = 11
+BAND_SHARE = 0.25
 
 
 class Panel:
@@ -71,7 +73,7 @@ class Panel:
 
     def band(
         self, places: FloatArray, low: FloatArray, high: FloatArray, colour: Colour,
-        share: float = 0.25,
+        share: float = BAND_SHARE,
     ) -> None:  # fmt: skip
         """Fill between two series; a lone value becomes a narrow bar."""
         layer = Layer(self.rect)

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from gradwatch.pictures.canvas import Canvas, Layer, Rect, text_width
+from gradwatch.pictures.canvas import Canvas, Layer, Rect
+from gradwatch.pictures.lettering import text_width
 from gradwatch.pictures.markers import draw_marker
 from gradwatch.pictures.scale import Tick
 from gradwatch.pictures.theme import Colour, Theme

@@ -6,13 +6,14 @@ Shapes: L layers, C bins of steps.
 import numpy as np
 
 from gradwatch.history import History, LayerBins
-from gradwatch.pictures.canvas import Canvas, Rect, shorten, text_width
+from gradwatch.pictures.canvas import Canvas, Rect
+from gradwatch.pictures.lettering import shorten, text_width
 from gradwatch.pictures.outline import Group, outline
 from gradwatch.pictures.panel import RIGHT, TOP, Panel
 from gradwatch.pictures.picture import WIDTH, Entry, Picture, begin, box_of, legend
 from gradwatch.pictures.scale import log_scale
 from gradwatch.pictures.statistics import middles, percentiles
-from gradwatch.pictures.theme import LIGHT, Colour, Theme
+from gradwatch.pictures.theme import LIGHT, Colour, Theme, blend
 from gradwatch.readings import BoolArray, FloatArray
 
 TITLE = "Gradient norm over depth"
@@ -22,6 +23,7 @@ CAPTION = (
 )
 HEIGHT = 330
 SLANT_DEGREES = 35
+BAND_SHARE = 0.35
 COSINE, SINE = 0.82, 0.574
 LABEL_SPACING = 21
 MOST_NAME_PIXELS = 190
@@ -51,13 +53,14 @@ def profile(history: History, *, theme: Theme = LIGHT) -> Picture:
     panel = Panel(canvas, rect, log_scale(low, high, bins.latest, decades=2.0), "gradient norm")
     depth = (np.arange(len(bins.layers)) + 0.5) / max(len(bins.layers), 1)
     band, middle_colour, line = theme.lines[5], theme.muted, theme.lines[0]
-    panel.band(depth, low, high, band, 0.35)
+    panel.band(depth, low, high, band, BAND_SHARE)
     panel.line(depth, middle, middle_colour, width=1.4, dashed=True)
     panel.line(depth, bins.latest, line, width=2 if len(depth) <= MOST_FOR_A_THICK_LINE else 1)
     if len(depth) <= MOST_DOTS:
         panel.markers(depth, bins.latest, line)
     entries = [
-        Entry("run so far, p10–p90", band), Entry("median", middle_colour, "dashed"),
+        Entry("run so far, p10–p90", blend(band, theme.ground, BAND_SHARE)),
+        Entry("median", middle_colour, "dashed"),
         Entry("last recorded step", line, "line"),
     ]  # fmt: skip
     marks = _mark_edge(panel, depth, bins)

@@ -4,7 +4,7 @@ from gradwatch.history import History
 from gradwatch.pictures.panel import Timeline
 from gradwatch.pictures.picture import Picture
 from gradwatch.pictures.scale import log_scale
-from gradwatch.pictures.series import draw, entries, extremes, find, steps_of
+from gradwatch.pictures.series import draw, entries, extremes, find, steps_of, tell_left_out
 from gradwatch.pictures.theme import LIGHT, Theme
 
 TITLE = "Learning rate and signal"
@@ -13,7 +13,7 @@ CAPTION = (
     " rate was multiplied with, the effective rate what the optimizer stepped with."
 )
 PANELS = (
-    ("lr/snr", "SNR ‖θ‖/‖g‖", 130),
+    ("lr/snr", "SNR (no unit)", 130),
     ("lr/factor", "factor (×)", 110),
     ("lr/effective", "effective rate", 110),
 )
@@ -43,4 +43,5 @@ def learning_rate(history: History, *, theme: Theme = LIGHT) -> Picture:
         draw(panel, found[key])
         for value, label in GUIDES if key == "lr/snr" else ():
             panel.guide(value, label)
+    tell_left_out(line.canvas, history, drawn[0][0])
     return line.finish()

@@ -6,12 +6,12 @@ Shapes: L layers, C bins of steps.
 import numpy as np
 
 from gradwatch.history import History
-from gradwatch.pictures.canvas import shorten
-from gradwatch.pictures.panel import Timeline, name_ends, widest
+from gradwatch.pictures.lettering import shorten
+from gradwatch.pictures.panel import BAND_SHARE, Timeline, name_ends, widest
 from gradwatch.pictures.picture import Entry, Picture
 from gradwatch.pictures.scale import log_scale
 from gradwatch.pictures.statistics import middles, percentiles
-from gradwatch.pictures.theme import LIGHT, Theme
+from gradwatch.pictures.theme import LIGHT, Theme, blend
 from gradwatch.readings import FloatArray
 
 TITLE = "Update/weight ratio"
@@ -47,7 +47,7 @@ def update_ratio(history: History, *, theme: Theme = LIGHT) -> Picture:
     values = 10 ** logs[named]
     scale = log_scale(low, high, values, np.array([USUAL]))
     many = len(bins.layers) > MOST_ALL_NAMED
-    title = "‖update‖ / ‖weights‖ of a step"
+    title = "update norm / weight norm of a step"
     panel = line.panel(scale, title, _legend(len(bins.layers), theme) if many else ())
     if many:
         panel.band(line.places, low, high, theme.lines[0])
@@ -62,10 +62,8 @@ def update_ratio(history: History, *, theme: Theme = LIGHT) -> Picture:
 
 
 def _legend(count: int, theme: Theme) -> list[Entry]:
-    blue = theme.lines[0]
-    return [
-        Entry(f"median of {count:,} layers", blue, "line"), Entry("p10–p90 of layers", blue),
-    ]  # fmt: skip
+    line, band = theme.lines[0], blend(theme.lines[0], theme.ground, BAND_SHARE)
+    return [Entry(f"median of {count:,} layers", line, "line"), Entry("p10–p90 of layers", band)]
 
 
 def _outliers(logs: FloatArray) -> list[int]:

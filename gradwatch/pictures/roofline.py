@@ -9,7 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gradwatch.pictures.canvas import Canvas, Rect, shorten, text_width
+from gradwatch.pictures.canvas import Canvas, Rect
+from gradwatch.pictures.columns import choose
+from gradwatch.pictures.lettering import shorten, text_width
 from gradwatch.pictures.panel import Panel
 from gradwatch.pictures.picture import (
     WIDTH,
@@ -80,7 +82,7 @@ def roofline(layers: Table, ceilings: Table, *, theme: Theme = LIGHT) -> Picture
         theme: Colours.
 
     Raises:
-        ValueError: If a column is missing.
+        ConfigurationError: If a column is missing.
     """
     dots, limits = _dots(layers), list(_ceilings(ceilings))
     canvas = begin(TITLE, PLOT.bottom + 48, theme)
@@ -99,8 +101,7 @@ def roofline(layers: Table, ceilings: Table, *, theme: Theme = LIGHT) -> Picture
 
 
 def _dots(layers: Table) -> Dots:
-    order = [layers.columns.index(name) for name in COLUMNS]
-    rows = [tuple(row[index] for index in order) for row in layers.rows]
+    rows = choose(layers, COLUMNS)
     shown = [row for row in rows if _number(row[1]) > 0 and _number(row[2]) > 0]
     intensity, achieved, milliseconds = (
         np.asarray([_number(row[at]) for row in shown]) for at in (1, 2, 4)
@@ -115,7 +116,7 @@ def _number(cell: Cell) -> float:
 
 
 def _ceilings(table: Table) -> Iterator[Ceiling]:
-    for name, value, unit in (row[:3] for row in table.rows):
+    for name, value, unit in choose(table, ("name", "value", "unit")):
         factor = TO_GIGA.get(str(unit))
         if factor is not None and _number(value) > 0:
             label = f"{name}: {_number(value):.4g} {unit}"

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gradwatch.pictures.canvas import power
+from gradwatch.pictures.lettering import power
 from gradwatch.readings import FloatArray, IntArray
 
 SMALLEST = 1e-45

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from gradwatch.history import History
-from gradwatch.pictures.canvas import power
+from gradwatch.pictures.lettering import power
 from gradwatch.pictures.panel import Timeline
 from gradwatch.pictures.picture import Picture
 from gradwatch.pictures.scale import Scale, Tick, linear_scale, log_scale

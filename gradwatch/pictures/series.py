@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gradwatch.history import History, ScalarBins
+from gradwatch.pictures.canvas import Canvas
 from gradwatch.pictures.panel import Panel
 from gradwatch.pictures.picture import Entry
 from gradwatch.pictures.theme import Colour, Theme
@@ -37,14 +38,26 @@ def find(history: History, key: str, theme: Theme, *, first_colour: int = 0) -> 
         theme: Colours.
         first_colour: Index of the colour of the first.
     """
-    keys = [name for name in history.keys() if name == key or name.startswith(f"{key}/")]  # noqa: SIM118 - a method, no mapping
-    found = ((name, history.scalar(name)) for name in keys[:MOST_SERIES])
+    found = ((name, history.scalar(name)) for name in _variants(history, key)[:MOST_SERIES])
     colours = theme.lines
     return [
         Series(name[len(key) + 1 :], bins, colours[(index + first_colour) % len(colours)])
         for index, (name, bins) in enumerate(found)
         if bins is not None
     ]
+
+
+def tell_left_out(canvas: Canvas, history: History, key: str) -> None:
+    """Write how many variants of a scalar have no place on the picture, if any."""
+    count = len(_variants(history, key))
+    if count > MOST_SERIES:
+        text = f"the first {MOST_SERIES} of {count} are shown"
+        canvas.text((14, 41), text, 11, colour=canvas.theme.muted)
+
+
+def _variants(history: History, key: str) -> list[str]:
+    names = history.keys()
+    return [name for name in names if name == key or name.startswith(f"{key}/")]
 
 
 def draw(panel: Panel, series: Sequence[Series], *, dashed: bool = False) -> None:

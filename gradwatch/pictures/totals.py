@@ -6,7 +6,7 @@ from gradwatch.history import History
 from gradwatch.pictures.panel import Panel, Timeline
 from gradwatch.pictures.picture import Entry, Picture
 from gradwatch.pictures.scale import Scale, Tick, log_scale
-from gradwatch.pictures.series import Series, draw, entries, extremes, find, steps_of
+from gradwatch.pictures.series import Series, draw, entries, extremes, find, steps_of, tell_left_out
 from gradwatch.pictures.theme import LIGHT, Theme
 from gradwatch.readings import FloatArray, IntArray
 
@@ -36,10 +36,9 @@ def total_norm(history: History, *, theme: Theme = LIGHT) -> Picture:
     )  # fmt: skip
     bad = _bad_places(history, steps[1])
     marks = [Entry("NaN or Inf", theme.non_finite, "cross")] if bad.size else []
-    named = entries(before, "before clipping" if after else "")
     scale = log_scale(*extremes(before, after))
-    clipped = entries(after, "after clipping", "dashed")
-    panel = line.panel(scale, "gradient norm", [*marks, *named, *clipped])
+    panel = line.panel(scale, "gradient norm", [*marks, *_legend(before, after, theme)])
+    tell_left_out(line.canvas, history, KEYS[0])
     draw(panel, before)
     draw(panel, after, dashed=True)
     panel.edge_markers(bad, theme.non_finite, "cross", top=True)
@@ -47,6 +46,14 @@ def total_norm(history: History, *, theme: Theme = LIGHT) -> Picture:
         scale = Scale(0.0, 1.0)
         _draw_rate(line.panel(scale, "steps clipped", ticks=PERCENTS), rate)
     return line.finish()
+
+
+def _legend(before: list[Series], after: list[Series], theme: Theme) -> list[Entry]:
+    if not after:
+        return entries(before)
+    if len(before) == 1:
+        return [*entries(before, "before clipping"), *entries(after, "after clipping", "dashed")]
+    return [*entries(before), Entry("after clipping", theme.muted, "dashed")]
 
 
 def _draw_rate(panel: Panel, rate: list[Series]) -> None:

@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from gradwatch.findings import OWN_LINES, Evidence
 from gradwatch.report.markup import Html, tag
-from gradwatch.report.verdict import Group
+from gradwatch.report.verdict import Group, say_rule
 
 OPEN = 3
+# What follows is shut away together: the first findings tell the story.
+MOST_IN_SIGHT = 12
 MOST = 100
 # Evidence that is code or a file, by the name of its line.
 AS_CODE = frozenset({"written", "bundle"})
@@ -19,10 +21,16 @@ def show_findings(groups: Sequence[Group]) -> Html:
         groups: Findings, joined and in order.
     """
     cards = [_card(one, number) for number, one in enumerate(groups[:MOST])]
-    hidden = len(groups) - len(cards)
+    shown = cards[:MOST_IN_SIGHT] or [tag("p", "No rule has found anything.", class_="quiet")]
+    rest = _rest(cards[MOST_IN_SIGHT:], len(groups) - len(cards))
+    return tag("section", tag("h2", "Findings"), *shown, rest, id="findings")
+
+
+def _rest(cards: Sequence[Html], hidden: int) -> Html:
+    if not cards:
+        return Html()
     more = tag("p", f"… and {hidden:,} more in the record", class_="quiet") if hidden else Html()
-    none = tag("p", "No rule has found anything.", class_="quiet") if not groups else Html()
-    return tag("section", tag("h2", "Findings"), *cards, more, none, id="findings")
+    return tag("details", tag("summary", f"{len(cards) + hidden:,} more findings"), *cards, more)
 
 
 def _card(one: Group, number: int) -> Html:
@@ -31,10 +39,10 @@ def _card(one: Group, number: int) -> Html:
     head = tag(
         "summary",
         tag("span", finding.severity, class_=f"badge {finding.severity}"),
-        tag("b", finding.rule.replace("_", " ")),
+        tag("b", say_rule(finding.rule)),
         tag("code", finding.layer),
         tag("span", f"step {finding.step:,}{rank}", class_="quiet"),
-        *([tag("span", f"× {one.count:,}", class_="count")] if one.count > 1 else []),
+        *([tag("span", f"× {one.times:,}", class_="count")] if one.times > 1 else []),
     )
     return tag(
         "details",
@@ -49,13 +57,13 @@ def _card(one: Group, number: int) -> Html:
 def _rows(one: Group) -> list[Html]:
     finding = one.shown
     rows = [("Cause", finding.cause), ("Remedy", finding.remedy)]
-    rows += [("Seen", _times(one))] if one.count > 1 else []
+    rows += [("Seen", _times(one))] if one.times > 1 else []
     shown = [_row(name, tag("span", text)) for name, text in rows if text]
     return [*shown, *_sentences(finding.evidence), *_numbers(finding.evidence)]
 
 
 def _times(one: Group) -> str:
-    return f"{one.count:,} times, the last at step {one.last_step:,}"
+    return f"{one.times:,} times, the last at step {one.last_step:,}"
 
 
 def _sentences(evidence: Mapping[str, Evidence]) -> list[Html]:

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gradwatch.history import History
 from gradwatch.pictures import DARK, LIGHT, Picture, Theme, gallery
+from gradwatch.pictures.theme import Colour, blend, viridis
 from gradwatch.report.hover_of import hover_of
 from gradwatch.report.listing import show_numbers
 from gradwatch.report.markup import Html, tag
 from gradwatch.report.png import as_png, as_uri
 from gradwatch.report.story import Story
 
-# A colour scale needs more of them than lines and their smoothed edges.
-SCALE_COLOURS, LINE_COLOURS = 96, 32
+# Lines and their smoothed edges need few colours; a colour scale keeps the order of its own.
+LINE_COLOURS = 28
+SCALE_COLOURS, TEXT_COLOURS = 96, 12
 
 
 class Figure(NamedTuple):
@@ -88,7 +92,7 @@ def _figure(figure: Figure) -> Html:
 def _image(picture: Picture, theme: Theme) -> Html:
     width, height = picture.image.size
     marks = (theme.ground, theme.absent, theme.zero, theme.non_finite)
-    colours = SCALE_COLOURS if picture.rows else LINE_COLOURS
+    colours = _scale_colours(theme) if picture.rows else LINE_COLOURS
     return tag(
         "img",
         src=as_uri(as_png(picture.image, colours, marks)),
@@ -97,3 +101,10 @@ def _image(picture: Picture, theme: Theme) -> Html:
         height=str(height),
         class_=theme.name,
     )
+
+
+def _scale_colours(theme: Theme) -> list[Colour]:
+    ramp = [(red, green, blue) for red, green, blue in viridis(np.linspace(0, 1, SCALE_COLOURS))]
+    shares = np.linspace(0, 1, TEXT_COLOURS)
+    words = [blend(each, theme.ground, s) for each in (theme.text, theme.muted) for s in shares]
+    return [*ramp, *words]

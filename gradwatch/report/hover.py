@@ -88,7 +88,7 @@ def spans(first: IntArray, last: IntArray) -> list[list[int]]:
         first: (C,) first steps.
         last: (C,) last steps.
     """
-    return np.stack([first, last], axis=1).tolist()
+    return [list(ends) for ends in zip(first.tolist(), last.tolist(), strict=True)]
 
 
 def row_names(layers: Sequence[str], rows: Sequence[tuple[int, int]]) -> list[str]:

@@ -72,7 +72,8 @@ def _depth(history: History, picture: Picture) -> Mapping[str, Any]:  # noqa: AR
 
 
 def _names_with_marks(bins: LayerBins) -> list[str]:
-    seen = zip(bins.layers, bins.bad.any(axis=1), bins.zero.any(axis=1), strict=True)
+    bad, zero = (np.logical_or.reduce(marks, axis=1) for marks in (bins.bad, bins.zero))
+    seen = zip(bins.layers, bad.tolist(), zero.tolist(), strict=True)
     return [
         "\n".join([layer, *(mark for mark, is_so in zip(MARKS, marks, strict=True) if is_so)])
         for layer, *marks in seen

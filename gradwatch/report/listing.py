@@ -12,6 +12,8 @@ from gradwatch.report.story import Story
 from gradwatch.tables import Cell, Table
 
 MOST_ROWS = 200
+# A longer table is shut: what it says is in a picture, or looked up.
+MOST_OPEN_ROWS = 25
 STATES = ("hooked", "parameter gradients only", "blind")
 MEANINGS = {
     "hooked": "the gradient at its outputs and those of its parameters",
@@ -34,8 +36,16 @@ def _table(table: Table) -> Html:
     cut = table.rows[:MOST_ROWS]
     rest = len(table.rows) - len(cut)
     more = tag("p", f"… and {rest:,} more rows in the record", class_="quiet") if rest else Html()
-    made = tag("span", f" at step {table.step:,}", class_="quiet")
-    return join(tag("h3", table.title, made), rows_of(table.columns, cut, table.title), more)
+    size = f" at step {table.step:,}, {len(table.rows):,} row{'s' * (len(table.rows) != 1)}"
+    heading = tag("summary", tag("b", table.title), tag("span", size, class_="quiet"))
+    return tag(
+        "details",
+        heading,
+        rows_of(table.columns, cut, table.title),
+        more,
+        open=len(table.rows) <= MOST_OPEN_ROWS,
+        class_="table",
+    )
 
 
 def rows_of(columns: Sequence[str], rows: Iterable[Sequence[Cell]], name: str) -> Html:
@@ -43,23 +53,35 @@ def rows_of(columns: Sequence[str], rows: Iterable[Sequence[Cell]], name: str) -
 
     Args:
         columns: Headers.
-        rows: Cells; numbers stand at the right.
+        rows: Cells; a column of numbers stands at the right.
         name: What a screen reader calls it.
     """
-    head = tag("tr", *(tag("th", column, scope="col") for column in columns))
-    body = [tag("tr", *(_cell(cell) for cell in row)) for row in rows]
+    cells = [list(row) for row in rows]
+    numeric = [_is_numeric([row[i : i + 1] for row in cells]) for i in range(len(columns))]
+    styles = ["number" if is_so else "" for is_so in numeric]
+    head = tag("tr", *map(_header, columns, styles))
+    body = [tag("tr", *map(_cell, row, [*styles, *[""] * len(row)])) for row in cells]
     table = tag("table", tag("thead", head), tag("tbody", *body))
     return tag("div", table, class_="scroll", tabindex="0", role="region", aria_label=name)
 
 
-def _cell(cell: Cell) -> Html:
-    if isinstance(cell, int | float):
-        return tag("td", _number(cell), class_="number")
-    return tag("td", "–" if cell is None else cell)
+def _is_numeric(column: Sequence[Sequence[Cell]]) -> bool:
+    known = [cell for held in column for cell in held if cell is not None]
+    return bool(known) and all(isinstance(cell, int | float) for cell in known)
 
 
-def _number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+def _header(column: str, style: str) -> Html:
+    return tag("th", column, scope="col", class_=style or False)
+
+
+def _cell(cell: Cell, style: str) -> Html:
+    return tag("td", _say_cell(cell), class_=style or False)
+
+
+def _say_cell(cell: Cell) -> str:
+    if isinstance(cell, float):
+        return f"{cell:.4g}"
+    return "–" if cell is None else f"{cell:,}" if isinstance(cell, int) else cell
 
 
 def show_numbers(history: History) -> Html:

@@ -18,7 +18,7 @@ from gradwatch.sinks.record_reader import Line, stream
 from gradwatch.tables import Table
 
 # Bins of steps: a column of the heatmap stays three pixels wide, and the file small.
-COLUMNS = 240
+COLUMNS = 200
 SAID_EVERY_BYTES = 1 << 20
 NEVER = datetime.min.replace(tzinfo=timezone.utc)
 

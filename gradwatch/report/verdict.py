@@ -19,12 +19,12 @@ class Group(NamedTuple):
 
     Attributes:
         shown: The gravest of them, the earliest among equals.
-        count: How many there are.
+        times: How many there are.
         last_step: Step of the last one.
     """
 
     shown: Finding
-    count: int
+    times: int
     last_step: int
 
 
@@ -53,7 +53,7 @@ def group(findings: Sequence[Finding]) -> list[Group]:
 
     Examples:
         >>> told = Finding(rule="dead", layer="net.0", severity="warning", step=3, summary="")
-        >>> group([told, told])[0].count
+        >>> group([told, told])[0].times
         2
     """
     kinds: dict[tuple[str, str], list[Finding]] = {}
@@ -99,10 +99,23 @@ def _faulty(told: Sequence[Group]) -> Verdict:
     worst, rest = told[0].shown, len(told) - 1
     more = f" ({rest} more finding{'s' * (rest > 1)} below)" if rest else ""
     where = f"at step {worst.step:,} in {worst.layer}"
-    sentence = f"{worst.rule.replace('_', '-')} {where}: {worst.summary}.{more}"
+    sentence = f"{say_rule(worst.rule)} {where}: {worst.summary}.{more}"
     state: State = "error" if worst.severity == "error" else "warning"
     headline = "Something is wrong" if state == "error" else "Needs a look"
     return Verdict(state, headline, sentence[0].upper() + sentence[1:], worst.layer)
+
+
+def say_rule(rule: str) -> str:
+    """Write the name of a rule as words.
+
+    Args:
+        rule: As a finding bears it.
+
+    Examples:
+        >>> say_rule("non_finite"), say_rule("never_cleared")
+        ('non-finite', 'never cleared')
+    """
+    return rule.replace("non_", "non-").replace("_", " ")
 
 
 def _gravity(finding: Finding) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from gradwatch.roofline.ceilings import Ceilings, measure_ceilings
 from gradwatch.roofline.options import RooflineOptions
 from gradwatch.roofline.plain import profile
 from gradwatch.roofline.profile import KernelRow, Profile
+from gradwatch.roofline.spans import mark_layers
 from gradwatch.roofline.verdicts import LayerVerdict, VerdictKind
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "Profile",
     "RooflineOptions",
     "VerdictKind",
+    "mark_layers",
     "measure_ceilings",
     "profile",
 ]

@@ -14,8 +14,11 @@ from gradwatch.roofline.layer_times import judge_layers
 from gradwatch.roofline.profile import KernelRow, Profile
 from gradwatch.roofline.purposes import could_be_one, purpose_of
 from gradwatch.roofline.timeline import Launch, Timeline
+from gradwatch.roofline.verdicts import LayerVerdict
 
 TOP_KERNELS = 20
+DOUBTFUL = 1.2
+LONG_SECONDS = 1e-3
 
 
 def dtypes_of(evidence: Evidence) -> tuple[str, ...]:
@@ -46,18 +49,19 @@ def assemble(evidence: Evidence, ceilings: Ceilings) -> Profile:
     timed = [phases.sum_phases(step) for step in evidence.timed]
     step_seconds = _median(step[-1].seconds - step[0].seconds for step in evidence.timed)
     lines = evidence.timelines
+    layers = judge_layers(evidence, ceilings, step_seconds)
     return Profile(
         device=ceilings.device,
         steps=len(lines),
         step_seconds=step_seconds,
         phases=_medians(timed) | _communication(lines),
-        layers=judge_layers(evidence, ceilings, step_seconds),
+        layers=layers,
         kernels=_kernel_rows(evidence),
         ceilings=ceilings,
         kernel_seconds=tuple(launch.seconds for launch in lines[-1].launches) if lines else (),
         traced_phases=_medians([line.phase_seconds for line in lines]),
         overhead_seconds=evidence.extra_seconds,
-        notes=(*evidence.notes, *_blind(evidence.blocked)),
+        notes=(*evidence.notes, *_blind(evidence.blocked), *_too_low(layers, ceilings)),
     )
 
 
@@ -95,7 +99,26 @@ def _intervals(launches: Iterable[Launch]) -> list[phases.Interval]:
 
 def _blind(blocked: Mapping[str, str]) -> list[str]:
     reasons = Counter(blocked.values())
-    return [f"{count} modules are not looked into: {why}" for why, count in reasons.items()]
+    return [f"{count} module(s) not looked into: {why}" for why, count in reasons.items()]
+
+
+def _too_low(layers: Sequence[LayerVerdict], ceilings: Ceilings) -> list[str]:
+    """Doubt ceilings that a long layer lies well above: the machine was busy when measured."""
+    ceiling = max(ceilings.matrix_flops_per_second.values())
+    rates = {
+        own.flops / (own.forward_seconds + own.backward_seconds): own.layer
+        for own in layers
+        if own.kind == "compute-bound" and own.forward_seconds + own.backward_seconds > LONG_SECONDS
+    }
+    best = max(rates, default=0.0)
+    if best < DOUBTFUL * ceiling:
+        return []
+    reached, known = f"{best / 1e9:,.3g} GFLOP/s", f"{ceiling / 1e9:,.3g}"
+    doubt = (
+        f"{rates[best]} reaches {reached}, above the {known} that were measured as the ceiling: "
+        "the machine was busy then, or is another one now; refresh_ceilings=True measures again"
+    )
+    return [doubt]
 
 
 def _kernel_rows(evidence: Evidence) -> tuple[KernelRow, ...]:

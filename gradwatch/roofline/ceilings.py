@@ -9,14 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from gradwatch.roofline.remembered import recall, remember
 
-REPEATS = 5
+REPEATS = 7
+UNCOUNTED = 2
+LONG_SECONDS = 0.5
 COPY_BYTES = {"cpu": 64 << 20, "accelerator": 512 << 20}
 MATRIX_SIZES = {"cpu": (512, 1024), "accelerator": (4096, 8192)}
 # Longer than this for one product, and a larger one is not tried.
@@ -148,7 +150,7 @@ def _matrix_rate(device: torch.device, dtype: str) -> float:
     for size in MATRIX_SIZES[_kind(device)]:
         left = torch.ones(size, size, device=device, dtype=getattr(torch, dtype))
         out = torch.empty_like(left)
-        seconds = _timed(lambda left=left, out=out: torch.mm(left, left, out=out), device)
+        seconds = _timed(partial(torch.mm, left, left, out=out), device)
         best = max(best, 2 * size**3 / seconds)
         if seconds > ENOUGH_SECONDS:
             break
@@ -168,12 +170,17 @@ def _launch_seconds(device: torch.device) -> float:
 
 
 def _timed(call: Callable[[], object], device: torch.device) -> float:
-    """Give the median length of a call in seconds, the first ones left out."""
-    lengths = []
-    for _ in range(REPEATS + 2):
+    """Give the shortest length of a call in seconds: a ceiling is what can be, not what is usual.
+
+    The first ones are left out, and a call that takes long is not repeated as often.
+    """
+    lengths: list[float] = []
+    while len(lengths) < REPEATS + UNCOUNTED and (
+        len(lengths) <= UNCOUNTED or sum(lengths) < LONG_SECONDS
+    ):
         synchronize(device)
         begun = time.perf_counter()
         call()
         synchronize(device)
         lengths.append(time.perf_counter() - begun)
-    return median(lengths[2:])
+    return min(lengths[UNCOUNTED:])

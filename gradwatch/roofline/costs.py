@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradwatch.findings import LOSS
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torch import Tensor
-    from torch._ops import OpOverload
 
 log = logging.getLogger("gradwatch")
 
@@ -93,7 +93,6 @@ class CostCounter(TorchDispatchMode):
 
     Attributes:
         layers: Layer → cost, in order of first use.
-        names: Names of the operations that launched something.
         counts: (phase, name) → launches.
         pairs: How often an operation's output was read by the very next one.
         error: What went wrong, if counting had to stop.
@@ -101,9 +100,8 @@ class CostCounter(TorchDispatchMode):
 
     def __init__(self, spans: Spans) -> None:
         """Start with nothing counted."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.layers: dict[str, LayerCost] = {}
-        self.names: set[str] = set()
         self.counts: Counter[tuple[Phase, str]] = Counter()
         self.pairs: Counter[Pair] = Counter()
         self.error: Exception | None = None
@@ -112,9 +110,17 @@ class CostCounter(TorchDispatchMode):
         self._place = _Place("forward", Span(LOSS, 0))
         self._last: tuple[str, frozenset[int]] = ("", frozenset())
 
+    # Operators over functions (flex attention) are refused to a mode that does not say this.
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Where nothing is compiled, the import of the compiler would be the largest cost of all.
+        return False
+
     def __torch_dispatch__(
         self,
-        func: OpOverload[..., Any],
+        func: Any,  # noqa: ANN401 - also operators over functions
         types: Sequence[type],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
@@ -122,7 +128,7 @@ class CostCounter(TorchDispatchMode):
         """Run an operation unchanged and count it."""
         known = kwargs or {}
         out = func(*args, **known)
-        if self.error is None:
+        if self.error is None and isinstance(func, OpOverload):
             try:
                 self._count(func, args, known, out)
             except Exception as error:
@@ -208,7 +214,6 @@ class CostCounter(TorchDispatchMode):
         before, written = self._last
         if written & {piece.storage for piece in reads}:
             self.pairs[Pair(phase, before, name)] += 1
-        self.names.add(name)
         self.counts[phase, name] += 1
         self._last = name, frozenset(piece.storage for piece in writes)
 

@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import (
+    flop_registry,
+    sdpa_backward_flop_count,
+    sdpa_flop_count,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -90,6 +94,12 @@ def matrix_flops(
     Returns:
         Floating-point operations; 0 for anything else.
     """
+    name, shapes = short_name(operation), [tensor.shape for tensor in tensors_of(args)]
+    # torch's counter knows the fused attention of every device but this one.
+    if name == "_scaled_dot_product_flash_attention_for_cpu":
+        return float(sdpa_flop_count(*shapes[:3]))
+    if name == "_scaled_dot_product_flash_attention_for_cpu_backward":
+        return float(sdpa_backward_flop_count(*shapes[:4]))
     packet = operation._overloadpacket
     if packet not in flop_registry:
         return 0.0

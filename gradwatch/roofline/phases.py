@@ -100,6 +100,26 @@ def sum_phases(crossings: Sequence[Crossing]) -> dict[str, float]:
     return sums
 
 
+def split_steps(crossings: Sequence[Crossing]) -> list[list[Crossing]]:
+    """Cut at each forward that begins after an update.
+
+    Args:
+        crossings: Of several steps, in the order of time.
+
+    Returns:
+        The steps that are complete, each with the edge that begins the next.
+    """
+    steps: list[list[Crossing]] = []
+    own: list[Crossing] = []
+    for crossing in crossings:
+        own.append(crossing)
+        updated = any(each.edge == "after_step" for each in own)
+        if crossing.edge == "before_forward" and updated:
+            steps.append(own)
+            own = [crossing]
+    return steps
+
+
 def union(intervals: Iterable[Interval]) -> list[Interval]:
     """Join intervals that touch or overlap.
 

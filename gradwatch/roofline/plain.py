@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from gradwatch.errors import ConfigurationError
 from gradwatch.hooks import tensors_in
@@ -56,8 +57,16 @@ def profile(
 
     Examples:
         >>> quick = RooflineOptions(warmup_steps=1, timed_steps=1, traced_steps=1)
-        >>> told = profile(nn.Linear(64, 64), torch.ones(8, 64), options=quick)
-        >>> [(own.layer, own.kind) for own in told.layers][0]
+        >>> machine = Ceilings(
+        ...     device="toy",
+        ...     copy_bytes_per_second=1e10,
+        ...     matrix_flops_per_second={"float32": 1e11},
+        ...     launch_seconds=1e-3,
+        ... )
+        >>> told = profile(
+        ...     nn.Linear(64, 64), torch.ones(8, 64), options=quick, ceilings=machine
+        ... )
+        >>> told.layers[0].layer, told.layers[0].kind
         ('<root>', 'launch-bound')
     """
     chosen = options or RooflineOptions()
@@ -87,6 +96,7 @@ def _step(
     root = (loss or _usual_loss)(_call(module, batch))
     if not root.requires_grad:
         raise ConfigurationError(NO_LOSS)
+    study.cross("after_forward")
     study.cross("before_backward")
     root.backward()
     study.cross("after_backward")
@@ -118,7 +128,8 @@ def _usual_loss(output: Any) -> Tensor:  # noqa: ANN401 - as above
 def _restored(model: nn.Module, *, keep_weights: bool) -> Iterator[None]:
     """Put gradients, buffers and random state back as they were."""
     grads = {parameter: parameter.grad for parameter in model.parameters()}
-    buffers = {} if keep_weights else {own: own.detach().clone() for own in model.buffers()}
+    kept = [] if keep_weights else [own for own in model.buffers() if not is_lazy(own)]
+    buffers = {own: own.detach().clone() for own in kept}
     devices = {own.device for own in grads if own.device.type == "cuda"}
     with torch.random.fork_rng(devices=[own.index for own in devices]):
         try:

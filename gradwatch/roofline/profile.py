@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from gradwatch.roofline.ceilings import Ceilings
 from gradwatch.roofline.verdicts import LayerVerdict
 
 
-class KernelRow(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class KernelRow:
     """One of the kernels that took most of the step; all of one training step.
 
     Attributes:

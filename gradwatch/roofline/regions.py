@@ -46,7 +46,7 @@ class Storages:
             # A weak reference keeps the handle from being given to another storage.
             self._known[key] = StorageWeakRef(storage)
         self._sizes[key] = float(size)
-        return Piece(key, offset, min(_distinct_bytes(tensor), float(size)))
+        return Piece(key, int(offset), min(_distinct_bytes(tensor), float(size)))
 
     def alive(self, storage: int) -> bool:
         """Tell whether anyone still holds a storage."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch.autograd import graph
+from torch.nn.parameter import is_lazy
 
 from gradwatch.findings import LOSS
 from gradwatch.undo import Undo, patch_instance
@@ -37,9 +38,8 @@ class SavedBytes:
     def __init__(self, model: nn.Module, spans: Spans) -> None:
         """Start with nothing counted."""
         self.by_layer: dict[str, float] = {}
-        self._spans = spans
-        own = [*model.parameters(), *model.buffers()]
-        self._seen = {_address(tensor) for tensor in own}
+        self._model, self._spans = model, spans
+        self._seen: set[int] = set()
 
     def attach(self) -> Undo:
         """Set torch's hooks for saved tensors; the tensors themselves are handed on.
@@ -49,6 +49,8 @@ class SavedBytes:
         Returns:
             The undo; to be called on the thread that called this.
         """
+        own = [*self._model.parameters(), *self._model.buffers()]
+        self._seen |= {_address(tensor) for tensor in own if not is_lazy(tensor)}
         undo, hooks = Undo(), graph.saved_tensors_hooks(self._pack, _unpack)
         aside = _stepping_aside(graph.disable_saved_tensors_hooks, hooks)
         undo.add(patch_instance(graph, "disable_saved_tensors_hooks", aside))
@@ -73,9 +75,10 @@ def _unpack(tensor: Tensor) -> Tensor:
 
 def _address(tensor: Tensor) -> int:
     try:
-        return tensor.untyped_storage()._cdata
+        address: int = tensor.untyped_storage()._cdata
     except (RuntimeError, NotImplementedError):  # a wrapper without memory of its own
         return id(tensor)
+    return address
 
 
 def _stored_bytes(tensor: Tensor) -> float:

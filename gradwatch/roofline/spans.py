@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_right
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from torch.autograd.profiler import record_function
 
 from gradwatch.findings import LOSS
 from gradwatch.hooks import Hook, unreachable
-from gradwatch.layers import clean_name
+from gradwatch.layers import clean_name, unwrap
 from gradwatch.undo import Undo
 
 MARK = "gradwatch:"
@@ -53,12 +54,13 @@ class Spans:
     Args:
         model: The model, unwrapped.
         mark: Whether each call is also written into a running profiler's trace.
-        nvtx: Whether each call is also an NVTX range (CUDA builds of torch only).
+        nvtx: Whether each call is also an NVTX range; nothing without a CUDA device.
     """
 
     def __init__(self, model: nn.Module, *, mark: bool = False, nvtx: bool = False) -> None:
         """Remember the model; nothing is attached yet."""
-        self._model, self._mark, self._nvtx = model, mark, nvtx
+        self._model, self._mark = model, mark
+        self._nvtx = nvtx and torch.cuda.is_available()
         self._threads: dict[int, _Thread] = {}
         self._count = 0
         self.blocked: dict[str, str] = {}
@@ -75,7 +77,7 @@ class Spans:
             if module in blocked:
                 self.blocked[name] = blocked[module]
                 continue
-            enter, leave = Hook(lambda *_, own=name: self._enter(own)), Hook(self._leave)
+            enter, leave = Hook(partial(self._enter, name)), Hook(self._leave)
             undo.add(module.register_forward_pre_hook(enter).remove)
             undo.add(module.register_forward_hook(leave, always_call=True).remove)
         return undo
@@ -107,7 +109,7 @@ class Spans:
             self._threads[ident] = _Thread(len(self._threads))
         return self._threads[ident]
 
-    def _enter(self, name: str) -> None:
+    def _enter(self, name: str, *_: object) -> None:
         own, mark = self._own(), None
         if self._mark:
             mark = record_function(f"{MARK}{own.number}:{name}")
@@ -121,7 +123,7 @@ class Spans:
         own = self._own()
         if not own.stack:
             return
-        _, mark = own.stack.pop()
+        mark = own.stack.pop()[1]
         self._note(own)
         if self._nvtx:
             torch.cuda.nvtx.range_pop()
@@ -131,5 +133,24 @@ class Spans:
     def _note(self, own: _Thread) -> None:
         self._count += 1
         layer = own.stack[-1][0] if own.stack else LOSS
-        own.starts.append(torch.autograd._get_sequence_nr())
+        own.starts.append(torch._C._autograd._get_sequence_nr())
         own.spans.append(Span(layer, self._count))
+
+
+def mark_layers(model: nn.Module) -> Undo:
+    """Put a range around each module's forward, for a profiler of your own.
+
+    torch's profiler sees them as ``gradwatch:<thread>:<layer>``, the vendor's tools as NVTX
+    ranges named like the layer. The backward's are `torch.autograd.profiler.emit_nvtx`'s.
+
+    Args:
+        model: The model.
+
+    Returns:
+        The undo that takes them off.
+
+    Examples:
+        >>> undo = mark_layers(nn.Linear(2, 2))
+        >>> undo()
+    """
+    return Spans(unwrap(model), mark=True, nvtx=True).attach()

@@ -9,27 +9,29 @@ from torch.autograd.profiler import record_function
 
 from gradwatch.layers import is_compiled
 from gradwatch.roofline.clock import clock_of
-from gradwatch.roofline.costs import CostCounter
+from gradwatch.roofline.costs import CostCounter, LayerCost
 from gradwatch.roofline.events import Event, Recording
+from gradwatch.roofline.phases import split_steps
 from gradwatch.roofline.saved import SavedBytes
 from gradwatch.roofline.spans import Spans
-from gradwatch.roofline.timeline import EDGE_MARK, Reader, find_crossings
+from gradwatch.roofline.timeline import EDGE_MARK
 from gradwatch.undo import Undo
 
 if TYPE_CHECKING:
     from torch import nn
 
     from gradwatch.roofline.evidence import Evidence
-    from gradwatch.roofline.phases import Crossing, Edge
+    from gradwatch.roofline.phases import Edge
 
 OTHER_PROFILER = (
     "another profiler was recording, and torch has one per process: no kernel was traced; "
     "profile a run in which no other one runs"
 )
 COMPILED = (
-    "the model is compiled, one piece to every counter and profiler: profile it uncompiled to "
-    "see its layers"
+    "something in the step is compiled, one piece to every counter and profiler, so no layer is "
+    "judged: profile the model uncompiled to see its layers"
 )
+COMPILED_MARK = "Torch-Compiled Region"
 
 
 class WarmUp:
@@ -85,11 +87,14 @@ class Counting(WarmUp):
         self._counter = CostCounter(self._spans)
         self._saved = SavedBytes(model, self._spans)
         self._watching, self._undo = ExitStack(), Undo()
-        self._compiled = is_compiled(model)
+        self._model = model
+        self._compiled = False
         self._returned = self._went_back = False
 
     def open(self) -> None:
-        """Set the hooks."""
+        """Set the hooks, unless something is compiled: watched, it would not run as it is."""
+        traced = any(COMPILED_MARK in event.name for event in self._evidence.events)
+        self._compiled = traced or is_compiled(self._model)
         if self._compiled:
             self._evidence.notes.append(COMPILED)
         else:
@@ -130,8 +135,7 @@ class Counting(WarmUp):
             self._evidence.notes.append(told)
         costs = self._counter.layers
         for layer, saved in self._saved.by_layer.items():
-            if layer in costs:
-                costs[layer].saved_bytes = saved
+            costs.setdefault(layer, LayerCost()).saved_bytes = saved
         self._evidence.costs = costs
         self._evidence.counts, self._evidence.pairs = self._counter.counts, self._counter.pairs
 
@@ -142,7 +146,7 @@ class Counting(WarmUp):
 
 
 class Tracing(WarmUp):
-    """Record steps with torch's profiler and give the time to layers.
+    """Record steps with torch's profiler.
 
     Args:
         evidence: Where it goes.
@@ -172,24 +176,15 @@ class Tracing(WarmUp):
             pass
 
     def finish(self) -> None:
-        """Leave the steps, given to their layers."""
+        """Leave what was recorded."""
         if self._recording is None:
             return
         self.cross("before_forward")
-        events = self._stop()
+        self._evidence.events = self._stop()
+        self._evidence.find_span = self._spans.find
         self._evidence.blocked = self._spans.blocked
-        if events:
-            self._read(events)
-        else:
+        if not self._evidence.events:
             self._evidence.notes.append(OTHER_PROFILER)
-
-    def _read(self, events: list[Event]) -> None:
-        counted = {name for _, name in self._evidence.counts}
-        for crossings in split_steps(find_crossings(events)):
-            reader = Reader(self._spans.find, counted)
-            start, end = crossings[0].seconds, crossings[-1].seconds
-            own = [event for event in events if event.on_device or start <= event.start < end]
-            self._evidence.timelines.append(reader.read(own, crossings))
 
     def _stop(self) -> list[Event]:
         recording, self._recording = self._recording, None
@@ -199,23 +194,3 @@ class Tracing(WarmUp):
     def close(self) -> None:
         """Stop the profiler and take the hooks off."""
         self._stop()
-
-
-def split_steps(crossings: list[Crossing]) -> list[list[Crossing]]:
-    """Cut at each forward that begins after an update.
-
-    Args:
-        crossings: Of several steps, in the order of time.
-
-    Returns:
-        The steps that are complete, each with the edge that begins the next.
-    """
-    steps: list[list[Crossing]] = []
-    own: list[Crossing] = []
-    for crossing in crossings:
-        own.append(crossing)
-        updated = any(each.edge == "after_step" for each in own)
-        if crossing.edge == "before_forward" and updated:
-            steps.append(own)
-            own = [crossing]
-    return steps

@@ -1,4 +1,4 @@
-"""The course of a profile: a few steps to warm up, to time, to count, to trace; then off.
+"""The course of a profile: a few steps to warm up, to time, to trace, to count; then off.
 
 Whoever runs the steps tells when an edge is crossed. Nothing here starts a forward or a
 backward, so the training that is studied is the training that would have run.
@@ -33,6 +33,7 @@ class Study:
     Attributes:
         evidence: What was seen; complete once ``done``.
         done: Whether everything was seen and is off again.
+        steps_needed: Steps the whole takes.
     """
 
     def __init__(self, model: nn.Module, options: RooflineOptions) -> None:
@@ -44,10 +45,11 @@ class Study:
         self._plan: list[tuple[WarmUp, int]] = [
             (WarmUp(), options.warmup_steps),
             (Timing(self.evidence), options.timed_steps),
-            (Counting(self.evidence, model), 1),
             (Tracing(self.evidence, model, nvtx=options.nvtx), options.traced_steps),
+            (Counting(self.evidence, model), 1),
         ]
         self._watched = 1 + options.traced_steps
+        self.steps_needed = options.warmup_steps + options.timed_steps + self._watched
         self._stage, self._left, self._updated = self._plan.pop(0)[0], options.warmup_steps, True
         self._begins: list[float] = []
 
@@ -63,7 +65,8 @@ class Study:
             self._updated = False
             self._begin_step()
         self._updated = self._updated or edge == "after_step"
-        self._stage.cross(edge)
+        if not self.done:
+            self._stage.cross(edge)
 
     def close(self) -> None:
         """Take everything off, wherever the study stands; safe to call twice."""
@@ -84,6 +87,7 @@ class Study:
     def _end(self) -> None:
         """Compare the steps that were watched with the usual one."""
         self.close()
+        self.evidence.read_events()
         usual = median(after - before for before, after in pairwise(self._begins))
         took = time.perf_counter() - self._begins[-1 - self._watched]
         self.evidence.extra_seconds = max(took - usual * self._watched, 0.0)

@@ -136,7 +136,8 @@ class Reader:
         self._line, self._infos, self._last = Timeline(), {}, LOSS
         self._stretches = list(phases.stretches(crossings))
         self._line.phase_seconds = phases.sum_phases(crossings)
-        hosts = [event for event in events if not event.on_device]
+        # Calls of the driver are linked too, and count their numbers for themselves.
+        hosts = [event for event in events if not (event.on_device or event.launched_by)]
         self._learn_threads(hosts)
         main = next((event.thread for event in hosts if event.name.startswith(EDGE_MARK)), 0)
         for thread in sorted({event.thread for event in hosts}):
@@ -156,9 +157,12 @@ class Reader:
         for event in events:
             while stack and stack[-1].event.end <= event.start:
                 stack.pop()
-            if event.name.startswith(_COLLECTIVES):
+            travels = event.name.startswith(_COLLECTIVES)
+            if travels:
                 self._line.communication.append((event.start, event.end))
-            elif not event.name.startswith(EDGE_MARK) and (main or stack or _is_frame(event)):
+            if event.name.startswith(EDGE_MARK):
+                continue
+            if main or stack or travels or _is_frame(event):
                 stack.append(self._open(event, stack[-1] if stack else None))
 
     def _open(self, event: Event, parent: _Open | None) -> _Open:

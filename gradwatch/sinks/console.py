@@ -1,7 +1,6 @@
 """Text for the terminal: coverage in one line, findings as they come, a table at the end.
 
-Whole blocks are handed to ``write``, so that a progress bar's own ``print`` keeps the bar
-intact.
+Whole blocks are handed to ``write``; the usual one keeps progress bars intact.
 """
 
 import io
@@ -16,11 +15,14 @@ import numpy as np
 
 from gradwatch.findings import Finding, Severity
 from gradwatch.readings import Coverage, FlowReading, StepRecord
+from gradwatch.sinks.bars import say
+from gradwatch.sinks.console_tables import UNTOLD, render_table
 from gradwatch.sinks.keys import SMALLEST, Watchlist, init, update
+from gradwatch.tables import Table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.table import Table
+    from rich.table import Table as RichTable
     from rich.text import Text
 
 MOST_LAYERS = 8
@@ -46,7 +48,7 @@ class ConsoleSink:
 
     def __init__(
         self,
-        write: Callable[[str], object] = print,
+        write: Callable[[str], object] = say,
         *,
         color: bool | None = None,
         width: int | None = None,
@@ -55,8 +57,8 @@ class ConsoleSink:
 
         Args:
             write: Is handed whole blocks of lines, without the last newline.
-            color: Write terminal colours; None: only where ``write`` is ``print`` and the
-                standard output is a terminal.
+            color: Write terminal colours; None: only where ``write`` is the usual one and
+                the standard output is a terminal.
             width: Characters per line; None: the terminal's, at least 80.
         """
         self._write = write
@@ -89,6 +91,11 @@ class ConsoleSink:
         if key not in self._first:
             self._first[key] = finding
             self._write(self._render(_block(finding, self._columns())))
+
+    def table(self, table: Table) -> None:
+        """Write a table, at most 20 lines of it, unless it is material for the report."""
+        if table.name not in UNTOLD and table.rows:
+            self._write(self._render(*render_table(table, self._columns())))
 
     def close(self) -> None:
         """Write the table; nothing where nothing was recorded."""
@@ -131,7 +138,7 @@ class ConsoleSink:
 
         color = self._color
         if color is None:
-            color = self._write is print and sys.stdout.isatty()
+            color = self._write is say and sys.stdout.isatty()
         text = io.StringIO()
         console = Console(
             file=text,
@@ -194,11 +201,11 @@ def _block(finding: Finding, width: int) -> "Text":
     return text.append("".join(f"\n{line}" for line in lines), style="default not bold")
 
 
-def _table(rows: Sequence[tuple[str, ...]], width: int) -> "Table":
+def _table(rows: Sequence[tuple[str, ...]], width: int) -> "RichTable":
     from rich import box
-    from rich.table import Table
+    from rich.table import Table as RichTable
 
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    table = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     table.add_column("layer", no_wrap=True)
     for name in NUMBERS:
         table.add_column(name, justify="right", no_wrap=True, min_width=len("1.23e-45"))

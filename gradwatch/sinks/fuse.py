@@ -3,7 +3,19 @@
 import logging
 from collections.abc import Callable
 
-tell = logging.getLogger("gradwatch").warning
+from gradwatch.sinks.bars import beside_bars
+
+log = logging.getLogger("gradwatch")
+
+
+def tell(line: str) -> None:
+    """Tell what is wrong with a sink through the project's logger, beside the progress bars.
+
+    Args:
+        line: What is told.
+    """
+    with beside_bars():
+        log.warning(line)
 
 
 class Fuse:

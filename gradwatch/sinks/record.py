@@ -30,6 +30,7 @@ from gradwatch.tables import Table
 
 FORMAT = 1
 ARRAYS = ("grad_norm", "weight_norm", "update_ratio", "zero_fraction", "act_grad")
+STRICT = {float, int, str, bool, type(None)}
 PACKAGES = ("gradwatch", "torch", "lightning", "pytorch-lightning", "wandb", "numpy")
 
 
@@ -148,6 +149,8 @@ def _strict(value: Any, path: str, marks: dict[str, str]) -> Any:  # noqa: ANN40
     if isinstance(value, Mapping):
         return {str(key): _strict(item, f"{path}/{key}", marks) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
+        if _is_strict(value):
+            return value
         return [_strict(item, f"{path}/{i}", marks) for i, item in enumerate(value)]
     if isinstance(value, float) and not math.isfinite(value):
         marks[path] = str(value)
@@ -155,6 +158,14 @@ def _strict(value: Any, path: str, marks: dict[str, str]) -> Any:  # noqa: ANN40
     if isinstance(value, np.generic):
         return _strict(value.item(), path, marks)
     return value if isinstance(value, (str, int, float, type(None))) else str(value)
+
+
+def _is_strict(values: Sequence[Any]) -> bool:
+    """Tell of a long list in one pass what `_strict` would find item by item."""
+    kinds = set(map(type, values))
+    numbers = (value for value in values if type(value) is float)
+    # One NaN or Inf makes the sum one.
+    return kinds <= STRICT and (float not in kinds or math.isfinite(sum(numbers)))
 
 
 def _ends_torn(path: Path) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gradwatch.errors import ConfigurationError
 from gradwatch.findings import Finding
-from gradwatch.readings import FlowReading, StepRecord
+from gradwatch.readings import BoolArray, FlowReading, StepRecord
 from gradwatch.sinks.record import ARRAYS
 from gradwatch.tables import Table
 
@@ -98,13 +98,18 @@ def unpack_flow(layers: Sequence[str], packed: Mapping[str, Any]) -> FlowReading
     arrays: dict[str, Any] = {
         name: np.array(packed[name], dtype=np.float64) for name in ARRAYS if name in packed
     }
-    index = np.arange(len(layers))
     return FlowReading(
         layers=tuple(layers),
-        has_grad=~np.isin(index, packed["no_grad"]),
-        frozen=np.isin(index, packed["frozen"]),
+        has_grad=~_flags(len(layers), packed["no_grad"]),
+        frozen=_flags(len(layers), packed["frozen"]),
         **arrays,
     )
+
+
+def _flags(count: int, places: Sequence[int]) -> BoolArray:
+    flags = np.zeros(count, dtype=np.bool_)
+    flags[list(places)] = True
+    return flags
 
 
 def _record(line: Mapping[str, Any], layers: Mapping[int, Sequence[str]]) -> StepRecord:

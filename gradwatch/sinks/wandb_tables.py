@@ -14,7 +14,6 @@ MOST_ROWS = 1000
 # Where a name alone would not say which part of the page it belongs to.
 PLACES = {
     "ceilings": "roofline/ceilings",
-    "graph": "flow/graph",
     "kernels": "roofline/kernels",
     "phases": "roofline/phases",
     "trials": "fused/trials",

@@ -13,7 +13,7 @@ from gradwatch.errors import ConfigurationError
 from gradwatch.sinks.rows import X_AXIS
 
 if TYPE_CHECKING:
-    from wandb_workspaces.reports.v2 import LinePlot, MediaBrowser
+    from wandb_workspaces.reports.v2.interface import LinePlot, MediaBrowser
     from wandb_workspaces.workspaces import Section, Workspace
 
     Panel = LinePlot | MediaBrowser
@@ -63,7 +63,8 @@ class Part(NamedTuple):
 
 # In the order people look: is it well, where does it die, why, what does it cost.
 PARTS = (
-    Part("Pictures", pictures=("flow/heatmap", "flow/profile")),
+    Part("Pictures", pictures=("flow/heatmap", "flow/profile", "flow/update_ratio",
+                               "flow/total_norm")),
     Part(
         "Gradient flow",
         lines=(
@@ -83,10 +84,12 @@ PARTS = (
             Lines("clipped steps", "^grad/clip_rate.*", "share of steps", log=False),
             Lines("loss scale", "^grad/loss_scale.*", "factor"),
         ),
+        pictures=("flow/loss_scale", "graph/chain"),
         tables=("flow/findings",),
     ),
     Part(
         "Learning rate",
+        pictures=("lr/signal",),
         lines=(
             Lines("SNR ‖θ‖ / ‖g‖", "^lr/snr.*", "ratio"),
             Lines("factor on the rate", "^lr/factor.*", "factor"),
@@ -95,13 +98,18 @@ PARTS = (
     ),
     Part(
         "Memory",
+        pictures=("mem/accelerator", "mem/process"),
         lines=(
             Lines("level and peak", "^mem/(allocated|reserved|cached|process|(process_)?peak)_MiB",
                   "MiB", log=False),
             Lines("change by phase", "^mem/.*_(forward|backward|step)_MiB", "MiB", log=False),
         ),
     ),
-    Part("Speed", tables=("roofline/table", "roofline/phases", "roofline/kernels", "fused/trials")),
+    Part(
+        "Speed",
+        pictures=("roofline/chart",),
+        tables=("roofline/table", "roofline/phases", "roofline/kernels", "fused/trials"),
+    ),
 )  # fmt: skip
 
 
@@ -212,7 +220,7 @@ def _find(entity: str, project: str) -> str | None:
 
 def _section(part: Part) -> "Section":
     from wandb_workspaces import workspaces as ws
-    from wandb_workspaces.reports import v2 as wr
+    from wandb_workspaces.reports.v2 import interface as wr
 
     panels: list[Any] = [_browser(key) for key in part.pictures]
     panels += [_plot(lines) for lines in part.lines]
@@ -222,13 +230,13 @@ def _section(part: Part) -> "Section":
 
 
 def _browser(key: str) -> "MediaBrowser":
-    from wandb_workspaces.reports import v2 as wr
+    from wandb_workspaces.reports.v2 import interface as wr
 
     return wr.MediaBrowser(title=key, media_keys=[key], num_columns=1)
 
 
 def _plot(lines: Lines) -> "LinePlot":
-    from wandb_workspaces.reports import v2 as wr
+    from wandb_workspaces.reports.v2 import interface as wr
 
     return wr.LinePlot(
         title=lines.title,

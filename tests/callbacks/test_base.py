@@ -36,7 +36,7 @@ def test_state_keys_are_distinct_and_tell_what_is_watched() -> None:
     keys = [kind().state_key for kind in kinds]
     assert len(set(keys)) == 4
     assert keys[0] == "GradientFlowMonitor(gradient_flow)"
-    assert keys[3] == "GradWatch(non_finite, gradient_flow, memory_delta)"
+    assert keys[3] == "GradWatch(non_finite, gradient_flow, memory_delta, graph, symptoms)"
 
 
 class OtherNet(pytorch_lightning.LightningModule):

@@ -16,13 +16,20 @@ def names(callback: GradWatch) -> list[str]:
     return [part.name for part in callback.parts]
 
 
-def test_everything_but_the_adaptive_rate_is_on_by_default() -> None:
-    assert names(GradWatch()) == ["non_finite", "gradient_flow", "memory_delta"]
+def test_all_is_on_by_default_but_what_changes_training_or_takes_seconds() -> None:
+    kinds = ["non_finite", "gradient_flow", "memory_delta", "graph", "symptoms"]
+    assert names(GradWatch()) == kinds
 
 
 @pytest.mark.parametrize(
     ("option", "name"),
-    [("non_finite", "non_finite"), ("gradient_flow", "gradient_flow"), ("memory", "memory_delta")],
+    [
+        ("non_finite", "non_finite"),
+        ("gradient_flow", "gradient_flow"),
+        ("memory", "memory_delta"),
+        ("graph", "graph"),
+        ("symptoms", "symptoms"),
+    ],
 )
 def test_each_part_can_be_left_out(option: str, name: str) -> None:
     assert name not in names(GradWatch(**{option: False}))  # type: ignore[arg-type]
@@ -50,7 +57,8 @@ def test_all_parts_write_into_one_record() -> None:
 
 
 def test_with_nothing_watched_it_does_nothing() -> None:
-    callback, sink = watcher(non_finite=False, gradient_flow=False, memory=False)
+    nothing = dict.fromkeys(("non_finite", "gradient_flow", "memory", "graph", "symptoms"), False)
+    callback, sink = watcher(**nothing)
     fit(build(Net), [callback], max_steps=2)
     assert callback.findings == ()
     assert sink.coverage == []

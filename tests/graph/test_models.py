@@ -12,7 +12,8 @@ from torch.nn.parallel import DistributedDataParallel
 from gradwatch import MemorySink
 from gradwatch.graph import GraphOptions, GraphWatch, judge_saturation, spine
 from gradwatch.plain_host import PlainHost
-from gradwatch.session import Session, SessionOptions
+from gradwatch.session import Session
+from gradwatch.session_options import SessionOptions
 from tests.graph.conftest import Plain, Told, look
 
 Tell = Callable[..., Told]
@@ -63,7 +64,9 @@ def test_a_healthy_transformer_or_resnet_has_no_long_run(
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert set(seen.reached) == trained
     assert judge_saturation(seen, 4, 0) is None
-    layers = {row[1] for row in spine(seen, None, rows=60, step=0).rows}
+    rows = spine(seen, None, rows=60, step=0).rows
+    layers = {row[1] for row in rows}
+    assert {row[3] for row in rows} == {""}
     first = "embedder" if make is resnet else "embeddings" if make is bert else "wte"
     assert any(first in str(layer) for layer in layers)
 
@@ -118,8 +121,8 @@ def test_lazy_modules_are_named_once_they_have_parameters(tell: Tell) -> None:
 
 @pytest.fixture
 def one_process(tmp_path: Any) -> Iterator[None]:
-    store = distributed.FileStore(str(tmp_path / "store"), 1)
-    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    there = f"file://{tmp_path / 'store'}"
+    distributed.init_process_group("gloo", init_method=there, rank=0, world_size=1)
     yield
     distributed.destroy_process_group()
 

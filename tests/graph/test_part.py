@@ -142,6 +142,17 @@ def test_an_edit_in_place_is_told_before_the_backward_raises_on_it(tell: Tell) -
     assert "sigmoid" in finding.summary
 
 
+def test_what_no_step_comes_to_tell_is_told_at_the_end(tell: Tell) -> None:
+    class Fails(Plain):
+        def on_before_optimizer_step(self, optimizer: Any) -> None:
+            raise KeyError("an error of the user's own")
+
+        def on_after_backward(self) -> None:
+            raise KeyError("an error of the user's own")
+
+    assert tell(Fails(sigmoids(14)), raises=KeyError).rules == ["saturating_chain"]
+
+
 def test_two_backwards_through_one_graph_are_told(tell: Tell) -> None:
     class Twice(Plain):
         automatic_optimization = False
@@ -213,12 +224,14 @@ def test_reentrant_checkpoints_and_frozen_layers_are_no_cuts(tell: Tell) -> None
     class Checkpoints(Plain):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             x = batch[0].flatten(1).requires_grad_()
-            hidden = checkpoint(self.net[0], x, use_reentrant=True)
-            return F.cross_entropy(self.net[1](hidden), batch[1])
+            hidden = checkpoint(body, x, use_reentrant=True)
+            return F.cross_entropy(head(hidden), batch[1])
 
-    net = nn.Sequential(nn.Sequential(nn.Linear(36, 8), nn.Tanh()), nn.Linear(8, 3))
+    first, head = nn.Linear(36, 8), nn.Linear(8, 3)
+    body = nn.Sequential(first, nn.Tanh())
+    net = nn.Sequential(body, head)
     assert tell(Checkpoints(net)).findings == []
-    net[0][0].requires_grad_(False)
+    first.requires_grad_(False)
     assert tell(Plain(net)).findings == []
 
 
@@ -231,7 +244,8 @@ class Adversarial(pl.LightningModule):
         self.maker, self.judge = nn.Linear(36, 36), nn.Linear(36, 1)
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        second, first = self.optimizers()  # type: ignore[misc]
+        optimizers: Any = self.optimizers()
+        second, first = optimizers
         made = self.maker(batch[0].flatten(1))
         first.zero_grad()
         self.manual_backward(self.judge(made.detach()).mean())

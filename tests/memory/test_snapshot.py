@@ -1,6 +1,7 @@
 """What is read, and from where: an allocator's statistics, or the process."""
 
 import mmap
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -85,8 +86,10 @@ def test_an_accelerator_that_holds_memory_is_the_one_that_is_read(
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 1000)
     monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda: NESTED)
     monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
+    card = SimpleNamespace(total_memory=80 << 30)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: card)
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     source = source_in_use()
     assert source.kind == "accelerator"
-    assert source.read() == snapshot_from_stats(FLAT)
+    assert source.read() == snapshot_from_stats(FLAT)._replace(total_bytes=80 << 30)
     assert source.allocator == "native, expandable segments"

@@ -66,7 +66,15 @@ def test_only_the_package_and_its_metadata_stand_at_the_top(wheel: Path) -> None
 
 
 @pytest.mark.parametrize(
-    "name", ["gradwatch/__init__.py", "gradwatch/callbacks/__init__.py", "gradwatch/py.typed"]
+    "name",
+    [
+        "gradwatch/__init__.py",
+        "gradwatch/callbacks/__init__.py",
+        "gradwatch/py.typed",
+        "gradwatch/report/page.html",
+        "gradwatch/report/report.css",
+        "gradwatch/report/report.js",
+    ],
 )
 def test_the_wheel_holds(name: str, wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:

@@ -22,7 +22,7 @@ from gradwatch.callbacks import (
     MemoryDeltaMonitor,
     NonFiniteMonitor,
 )
-from gradwatch.session import SessionOptions
+from gradwatch.session_options import SessionOptions
 from tests.kit import Net, build, fit
 
 LBFGS = partial(Net, torch.optim.LBFGS)

@@ -65,13 +65,15 @@ def tell(callback: GradWatch, sink: MemorySink, since: int) -> Story:
 
 
 @pytest.fixture(scope="module")
-def stories() -> tuple[Story, Story]:
+def stories(tmp_path_factory: pytest.TempPathFactory) -> tuple[Story, Story]:
     callback, sink = make_watch()
-    saves = SavesAt(7)
+    # Made before the fixture that changes into a folder of the test's own.
+    path = str(tmp_path_factory.mktemp("run") / "middle.ckpt")
+    saves = SavesAt(7, path)
     fit(build(Fading), [callback, saves], make_data(), log_every_n_steps=1)
     unbroken = tell(callback, sink, since=7)
     again, told = make_watch()
-    options: dict[str, Any] = {"ckpt_path": "middle.ckpt", "log_every_n_steps": 1}
+    options: dict[str, Any] = {"ckpt_path": path, "log_every_n_steps": 1}
     fit(build(Fading), [again], make_data(), **options)
     return unbroken, tell(again, told, since=7)
 
@@ -94,7 +96,8 @@ def test_the_counts_rates_and_averages_are_the_same(stories: tuple[Story, Story]
 def test_the_states_are_the_same_at_the_end(stories: tuple[Story, Story]) -> None:
     unbroken, resumed = stories
     assert differences(unbroken[2], resumed[2]) == []
-    assert set(resumed[2]) == {"non_finite", "gradient_flow", "adaptive_lr", "memory_delta"}
+    parts = {"non_finite", "gradient_flow", "adaptive_lr", "memory_delta", "graph", "symptoms"}
+    assert set(resumed[2]) == parts
 
 
 def test_without_its_state_a_run_tells_another_story() -> None:
@@ -125,7 +128,7 @@ class CountingSink(MemorySink):
 def test_a_sink_with_a_state_goes_on_with_it() -> None:
     sinks = [CountingSink() for _ in range(3)]
     watches = [GradWatch(console=False, record=False, sinks=[sink]) for sink in sinks]
-    calm = {"loader": ResumableLoader(make_samples(40)), "log_every_n_steps": 1}
+    calm: dict[str, Any] = {"loader": ResumableLoader(make_samples(40)), "log_every_n_steps": 1}
     unbroken = fit(build(Fading), [watches[0], SavesAt(7)], **calm)
     fit(build(Fading), [watches[1]], ckpt_path="middle.ckpt", **calm)
     # A record is complete one step later: of seven steps, six were told when it was saved.

@@ -1,4 +1,4 @@
-"""One real browser for all pages: Debian's Chromium, without a window and without a network."""
+"""One real browser for all pages, without a window and without a network: Chromium or Chrome."""
 
 import os
 import shutil
@@ -11,7 +11,9 @@ import pytest
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
-PROGRAMS = ("chromium", "chromedriver")
+# Chrome stands first: where both are installed the driver is Chrome's.
+BROWSERS = ("google-chrome", "chromium")
+DRIVER = "chromedriver"
 QUIET = (
     "--headless=new",
     "--no-sandbox",
@@ -28,13 +30,14 @@ QUIET = (
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[Chrome]":
     """Start the browser; where there is none the test is skipped, but never in CI."""
-    paths = [shutil.which(program) for program in PROGRAMS]
-    if None in paths:
-        message = f"needs {' and '.join(PROGRAMS)}: apt-get install chromium chromium-driver"
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    driver_program = shutil.which(DRIVER)
+    if program is None or driver_program is None:
+        message = "needs a browser and its driver: apt-get install chromium chromium-driver"
         if os.environ.get("CI"):
             pytest.fail(message)
         pytest.skip(message)
-    driver = _start(str(paths[0]), str(paths[1]), tmp_path_factory.mktemp("profile"))
+    driver = _start(program, driver_program, tmp_path_factory.mktemp("profile"))
     yield driver
     driver.quit()
 

@@ -42,12 +42,16 @@ def write(
     path: Path = RECORD,
     *,
     ends: bool = True,
-    coverage: Sequence[Coverage] = (Coverage(layer="embed", state="hooked"),),
+    coverage: Sequence[Coverage] | None = (Coverage(layer="embed", state="hooked"),),
     config: dict[str, Any] | None = None,
 ) -> Path:
-    """Append a run to a record, as a session does; one that does not end leaves no footer."""
+    """Append a run to a record, as a session does; one that does not end leaves no footer.
+
+    Without a coverage the run before goes on.
+    """
     sink = RunRecordSink(path, config=config)
-    sink.start(coverage)
+    if coverage is not None:
+        sink.start(coverage)
     for one in told:
         if isinstance(one, StepRecord):
             sink.record(one)
@@ -67,7 +71,7 @@ def _tear_footer(path: Path) -> None:
 
 
 def write_long(path: Path, layers: int = 400, steps: int = 10_000, kinds: int = 300) -> None:
-    """Write a run whose norms wander; one step in the middle holds an Inf."""
+    """Write a run whose norms wander, with everything there is; one step holds an Inf."""
     draw = np.random.default_rng(0)
     names = [f"model.encoder.layers.{i // 8}.attention.part{i % 8}" for i in range(layers)]
     level = np.linspace(-3, 0, layers)
@@ -84,12 +88,15 @@ def write_long(path: Path, layers: int = 400, steps: int = 10_000, kinds: int = 
                 f'{{"kind":"record","step":{number},"log_step":{number},"layers":0,'
                 f'"scalars":{json.dumps(_scalars(draw))},"flow":{flows[number % kinds]}{marks}}}\n'
             )
+    write(
+        [*_tables(names), *(fault(i, names[i]) for i in range(0, layers, 5))], path, coverage=None
+    )
 
 
 def _dump_flow(norms: Any) -> str:
-    ones = [1] * len(norms)
     values = [float(f"{norm:.5g}") for norm in norms]
-    packed = {"grad_norm": values, "weight_norm": ones, "no_grad": [], "frozen": []}
+    packed = {"grad_norm": values, "weight_norm": values, "no_grad": [], "frozen": []}
+    packed["update_ratio"] = [float(f"{norm / 1000:.4g}") for norm in norms]
     return json.dumps(packed, separators=(",", ":"))
 
 
@@ -109,4 +116,25 @@ def _scalars(draw: np.random.Generator) -> dict[str, float]:
         "mem/process_backward_MiB": draw.normal(),
         "mem/process_step_MiB": draw.normal(),
         "mem/process_peak_MiB": memory + 1,
+        "mem/allocated_MiB": memory,
+        "mem/allocated_forward_MiB": 300 + draw.normal(),
+        "mem/allocated_backward_MiB": -200 + draw.normal(),
+        "mem/allocated_step_MiB": -100 + draw.normal(),
+        "mem/peak_MiB": memory + 400,
     }
+
+
+def _tables(names: Sequence[str]) -> list[Table]:
+    draw = np.random.default_rng(1)
+    columns = ("layer", "time (ms)", "intensity (FLOP/B)", "achieved (GFLOP/s)", "verdict")
+    rows = tuple((name, *10 ** draw.uniform(-1, 2, 3), "memory-bound") for name in names)
+    limits = (("bandwidth", 12.3, "GB/s"), ("float32", 150.0, "GFLOP/s"))
+    links = tuple((3 * i, names[-i - 1], "addmm, gelu", "") for i in range(min(40, len(names))))
+    chain = ("depth", "layer", "operation", "mark")
+    return [
+        Table(name="roofline", title="Layers", step=9, columns=columns, rows=rows),
+        Table(
+            name="ceilings", title="Machine", step=9, columns=("name", "value", "unit"), rows=limits
+        ),
+        Table(name="graph", title="The longest way", step=9, columns=chain, rows=links),
+    ]

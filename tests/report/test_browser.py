@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gradwatch import Coverage, FlowReading, StepRecord
+from gradwatch import Coverage, Finding, FlowReading, StepRecord
 from gradwatch.report import write_report
 from gradwatch.tables import Table
 from tests.report.records import fault, flow, write
@@ -40,7 +40,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name="t", title=HOSTILE, step=1, columns=tuple(f"column {i}" for i in range(20)),
         rows=((HOSTILE, *(1.5 * i for i in range(19))),),
     )  # fmt: skip
-    told = (*tell(), fault(4, HOSTILE, summary=HOSTILE, evidence={"ratio": 1e-7}), table)
+    told: tuple[StepRecord | Finding | Table, ...] = (
+        *tell(), fault(4, HOSTILE, summary=HOSTILE, evidence={"ratio": 1e-7}), table,
+    )  # fmt: skip
     coverage = [Coverage(layer=name, state="hooked") for name in NAMES]
     record = write(told, folder / "gradwatch_runs" / "record.jsonl", coverage=coverage)
     return write_report(record)
@@ -57,8 +59,13 @@ def page(chromium: "Chrome", report: Path) -> "Chrome":
     return chromium
 
 
+def log_of(browser: "Chrome", kind: str) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = browser.get_log(kind)  # type: ignore[no-untyped-call]
+    return entries
+
+
 def drain(browser: "Chrome") -> list[dict[str, Any]]:
-    return [json.loads(each["message"])["message"] for each in browser.get_log("performance")]
+    return [json.loads(each["message"])["message"] for each in log_of(browser, "performance")]
 
 
 def show_as(browser: "Chrome", scheme: str) -> None:
@@ -92,7 +99,8 @@ def point_at(browser: "Chrome", picture: str, across: float, down: float) -> str
     """
     x, y = browser.execute_script(place, picture, across, down)
     chain = ActionChains(browser, duration=0)
-    chain.w3c_actions.pointer_action.move_to_location(round(x), round(y))
+    pointer: Any = chain.w3c_actions.pointer_action
+    pointer.move_to_location(round(x), round(y))
     chain.perform()
     return said(browser)
 
@@ -112,7 +120,7 @@ def test_it_opens_from_a_file_and_asks_for_nothing_else(page: "Chrome", report: 
     ]
     own = [url for url in asked if not url.startswith("data:")]
     assert own == [report.as_uri()]
-    assert page.get_log("browser") == []
+    assert log_of(page, "browser") == []
 
 
 def test_names_that_are_markup_do_not_run(page: "Chrome") -> None:
@@ -213,3 +221,13 @@ def test_a_narrow_page_does_not_scroll_sideways(page: "Chrome", pixels: int) -> 
     widen(page, pixels)
     widths = "return [document.documentElement.scrollWidth, innerWidth]"
     assert page.execute_script(widths) == [pixels, pixels]
+
+
+def test_paper_shows_what_the_screen_has_folded(page: "Chrome") -> None:
+    count = "return document.querySelectorAll('details:not([open])').length"
+    folded = page.execute_script(count)
+    assert folded > 0
+    page.execute_script("dispatchEvent(new Event('beforeprint'))")
+    assert page.execute_script(count) == 0
+    page.execute_script("dispatchEvent(new Event('afterprint'))")
+    assert page.execute_script(count) == folded

@@ -79,10 +79,20 @@ def test_a_row_of_several_layers_is_named_by_its_ends() -> None:
     assert row_names(("a", "b", "c"), [(0, 1), (2, 2)]) == ["a to b (2 layers)", "c"]
 
 
-def test_a_single_pixel_of_a_colour_that_means_something_stays_exact() -> None:
+GRAYS = [(level, level, level) for level in range(0, 256, 5)]
+
+
+@pytest.mark.parametrize("colours", [60, GRAYS])
+def test_a_single_pixel_of_a_colour_that_means_something_stays_exact(colours: Any) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (60, 80, 3)).astype(np.uint8)
     pixels[17, 23] = (255, 0, 255)
-    png = as_png(PIL.Image.fromarray(pixels), 96, [(255, 0, 255), (0, 0, 0)])
+    png = as_png(PIL.Image.fromarray(pixels), colours, [(255, 0, 255), (1, 2, 3)])
     read = np.asarray(PIL.Image.open(io.BytesIO(png)).convert("RGB"))
     assert tuple(read[17, 23]) == (255, 0, 255)
-    assert len(np.unique(read.reshape(-1, 3), axis=0)) <= 96
+    assert len(np.unique(read.reshape(-1, 3), axis=0)) <= 62
+
+
+def test_a_picture_in_given_colours_gets_the_nearest_of_them() -> None:
+    pixels = np.asarray([[(0, 0, 0), (99, 101, 98), (251, 255, 255)]], np.uint8)
+    read = PIL.Image.open(io.BytesIO(as_png(PIL.Image.fromarray(pixels), GRAYS)))
+    assert np.asarray(read.convert("RGB"))[0, :, 0].tolist() == [0, 100, 255]

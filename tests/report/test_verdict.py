@@ -53,7 +53,7 @@ def test_a_non_finite_gradient_that_nobody_told_of_is_not_called_healthy() -> No
 
 def test_what_repeats_itself_is_one_row_with_its_count() -> None:
     rows = group([fault(2), fault(50), fault(3, "head"), fault(99)])
-    assert [(row.shown.layer, row.count, row.last_step) for row in rows] == [
+    assert [(row.shown.layer, row.times, row.last_step) for row in rows] == [
         ("blocks.1", 3, 99),
         ("head", 1, 3),
     ]
@@ -62,4 +62,4 @@ def test_what_repeats_itself_is_one_row_with_its_count() -> None:
 
 def test_of_one_rule_in_one_layer_the_gravest_is_shown() -> None:
     (row,) = group([fault(2), fault(5, severity="error")])
-    assert (row.shown.step, row.count) == (5, 2)
+    assert (row.shown.step, row.times) == (5, 2)

@@ -10,6 +10,7 @@ import pytest
 from gradwatch.findings import Finding
 from gradwatch.readings import Coverage, StepRecord
 from gradwatch.sinks import ConsoleSink
+from gradwatch.tables import Table
 
 MakeRecord = Callable[..., StepRecord]
 MakeFinding = Callable[..., Finding]
@@ -121,4 +122,64 @@ def test_colours_are_for_terminals(
 
 def test_a_run_without_records_ends_in_silence(sink: ConsoleSink, told: list[str]) -> None:
     sink.close()
+    assert told == []
+
+
+def make_table(rows: int, *more: str, name: str = "trials") -> Table:
+    columns = ("layer", "time (ms)", "verdict", *more)
+    cells = [(f"model.layers.{i}.norm", i / 3, None if i % 2 else "kept") for i in range(rows)]
+    extra = tuple(f"a long reason in column {column}" for column in more)
+    return Table(
+        name=name,
+        title="What was tried",
+        step=3,
+        columns=columns,
+        rows=tuple((*row, *extra) for row in cells),
+    )
+
+
+def test_a_table_is_shown_with_its_title_and_numbers_cut_to_four_digits(
+    sink: ConsoleSink, told: list[str]
+) -> None:
+    sink.table(make_table(2))
+    head, columns, rule, *rows = told[0].splitlines()
+    assert head == "gradwatch: What was tried"
+    assert columns.split() == ["layer", "time", "(ms)", "verdict"]
+    assert set(rule) == {"─"}
+    assert [row.split() for row in rows] == [
+        ["model.layers.0.norm", "0", "kept"],
+        ["model.layers.1.norm", "0.3333", "–"],
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_a_big_table_has_at_most_twenty_lines_and_says_what_is_left_out(
+    width: int, told: list[str]
+) -> None:
+    sink = ConsoleSink(told.append, width=width)
+    sink.table(make_table(500, *(f"extra {i}" for i in range(9))))
+    lines = told[0].splitlines()
+    assert len(lines) <= 20
+    assert max(map(len, lines)) <= width
+    assert lines[-1].startswith("… and 486 more rows and columns extra ")
+
+
+def test_brackets_in_a_table_are_no_markup(sink: ConsoleSink, told: list[str]) -> None:
+    rows = (("[red]x[/red]", "a\nb"),)
+    sink.table(Table(name="own", title="[b]", step=0, columns=("layer", "[i]note"), rows=rows))
+    assert "[red]x[/red]" in told[0]
+    assert "[i]note" in told[0]
+    assert "a b" in told[0]
+
+
+@pytest.mark.parametrize("name", ["graph", "saved", "kernels", "ceilings"])
+def test_what_is_made_unasked_or_for_the_report_is_not_printed(
+    name: str, sink: ConsoleSink, told: list[str]
+) -> None:
+    sink.table(make_table(3, name=name))
+    assert told == []
+
+
+def test_an_empty_table_is_not_printed(sink: ConsoleSink, told: list[str]) -> None:
+    sink.table(make_table(0))
     assert told == []

@@ -9,6 +9,7 @@ import lightning.pytorch as pl
 import numpy as np
 import pytest
 import torch
+import wandb
 from lightning.pytorch.loggers import CSVLogger, WandbLogger
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -136,3 +137,14 @@ def test_a_row_of_fifteen_hundred_layers_is_written_and_small(
     rows = [row for row in finish_run().rows() if "grad/norm" in row]
     assert len(rows) == 2
     assert max(len(row) for row in rows) <= 100
+
+
+def test_for_a_disabled_run_nothing_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[object] = []
+    monkeypatch.setattr("gradwatch.pictures.gallery", lambda *args, **kwargs: drawn.append(args))
+    logger = WandbLogger(project="test", mode="disabled", save_dir=tmp_path)
+    fit(make_net(), GradWatch(console=False), logger=logger)
+    wandb.finish()
+    assert drawn == []

@@ -1,0 +1,121 @@
+"""Symptoms that show in the readings of any run, without a profile."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from statistics import median
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from gradwatch.cooldown import Cooldown
+from gradwatch.layers import LayerMap
+from gradwatch.parts import Needs, Part, Stage
+from gradwatch.readings import StepReading, StepRecord
+from gradwatch.symptoms.read import devices_of, half_copy_only
+from gradwatch.symptoms.signs import Precision, Signs
+from gradwatch.symptoms.table import find_symptoms
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+    from gradwatch.findings import Finding
+
+PATIENCE = 3
+ONCE = 1 << 62
+
+
+class SymptomWatch(Part):
+    """Look for the symptoms of half precision and of one process with many devices.
+
+    Those of time are asked of a profile: `gradwatch.symptoms.find_symptoms`.
+    """
+
+    name: ClassVar[str] = "symptoms"
+    needs = Needs(flow=True)
+
+    def __init__(self) -> None:
+        self._cooldown = Cooldown(ONCE)
+        self._begin(None)
+
+    def _begin(self, stage: Stage | None) -> None:
+        self._devices = devices_of(stage.given or stage.model) if stage else 1
+        self._stage = stage
+        self._dtypes: dict[str, torch.dtype] | None = None
+        self._ratios: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=PATIENCE))
+        self._copy_only: set[str] = set()
+
+    def open(self, stage: Stage) -> None:
+        """Learn the model."""
+        self._begin(stage)
+
+    def before_update(self, optimizer: Optimizer, reading: StepReading) -> None:
+        """See how the optimizer keeps the weights, once it has a state."""
+        if reading.logged and reading.step:
+            self._copy_only |= {half_copy_only(optimizer)} - {""}
+
+    def recorded(self, record: StepRecord) -> None:
+        """Keep the sizes of true updates."""
+        flow = record.flow
+        ratios = None if flow is None else flow.update_ratio
+        if flow is None or ratios is None:
+            return
+        moved = zip(flow.layers, ratios.tolist(), flow.grad_norm.tolist(), strict=True)
+        for layer, ratio, grad in moved:
+            if grad > 0 and ratio >= 0:
+                self._ratios[layer].append(ratio)
+
+    def judge(self, reading: StepReading) -> list[Finding]:
+        """Ask the table."""
+        signs = Signs(
+            loss_scale=reading.loss_scale,
+            precision=self._precision(),
+            half_copy_only=next(iter(sorted(self._copy_only)), ""),
+            devices=self._devices,
+        )
+        found = find_symptoms(signs, reading.step)
+        return [finding for finding in found if self._cooldown.allows(finding)]
+
+    def _precision(self) -> dict[str, Precision]:
+        known = {name: own for name, own in self._ratios.items() if len(own) == PATIENCE}
+        types = self._types() if known else {}
+        return {
+            name: Precision(
+                str(types[name]).removeprefix("torch."),
+                torch.finfo(types[name]).eps,
+                median(own),
+            )
+            for name, own in known.items()
+            if name in types
+        }
+
+    def _types(self) -> dict[str, torch.dtype]:
+        if self._dtypes is None and self._stage is not None:
+            layers = LayerMap(self._stage.model).owners
+            self._dtypes = {
+                name: each.dtype for each, name in layers.items() if each.is_floating_point()
+            }
+            self._stage = None
+        return self._dtypes or {}
+
+    def close(self) -> None:
+        """Hold on to nothing of the model."""
+        self._stage = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Give what was told: a resumed run says nothing twice."""
+        return {"told": self._cooldown.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a saved state."""
+        self._cooldown.load_state_dict(state["told"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy and pickle as a part that plays on no model."""
+        return {"_cooldown": self._cooldown}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Begin without a model."""
+        vars(self).update(state)
+        self._begin(None)
