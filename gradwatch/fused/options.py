@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from gradwatch.errors import ConfigurationError, one_of, positive
-from gradwatch.fused.providers import PROVIDERS, Provider
+from gradwatch.fused.providers import PROVIDERS, Provider, resolve
 
 __all__ = ["FusedBackwardOptions", "Mode"]
 
@@ -22,7 +22,8 @@ class FusedBackwardOptions:
         mode: ``"auto"`` tries and keeps what is right and faster, ``"advise"`` says what could
             be tried, ``"force"`` keeps what is right without asking whether it is faster.
         after_steps: Optimizer steps before the trial: kernels, caches and clocks are warm by then.
-        providers: Who may offer something; two may compete for a layer.
+        providers: Who may offer something, by name (``"gradwatch"``, ``"torch"``, ``"liger"``) or
+            providers of your own; two may compete for a layer.
         min_elements: Inputs smaller than this are left alone: a launch costs more than it saves.
         min_gain: Share of the step's time that a change has to gain.
         profile: Profile a few runs first, so that layers bound by arithmetic are left alone.
@@ -39,7 +40,7 @@ class FusedBackwardOptions:
 
     mode: Mode = "auto"
     after_steps: int = 10
-    providers: Sequence[Provider] = PROVIDERS
+    providers: Sequence[str | Provider] = PROVIDERS
     min_elements: int = 1 << 20
     min_gain: float = 0.002
     profile: bool = True
@@ -61,14 +62,4 @@ class FusedBackwardOptions:
                 f"after_steps must not be negative and min_gain lie in [0, 1); "
                 f"got {self.after_steps} and {self.min_gain}"
             )
-        self._check_providers()
-
-    def _check_providers(self) -> None:
-        strange = [each for each in self.providers if not isinstance(each, Provider)]
-        if strange:
-            raise ConfigurationError(
-                f"a provider has a name and a method propose(site); got {strange[0]!r}"
-            )
-        names = [each.name for each in self.providers]
-        if len(set(names)) < len(names):
-            raise ConfigurationError(f"two providers have one name: {', '.join(sorted(names))}")
+        resolve(self.providers)

@@ -12,6 +12,7 @@ from gradwatch.findings import ROOT, Finding
 from gradwatch.fused.bench import Bench
 from gradwatch.fused.layout import ChannelsLast
 from gradwatch.fused.options import FusedBackwardOptions
+from gradwatch.fused.providers import resolve
 from gradwatch.fused.rows import TOGETHER, trial_table
 from gradwatch.fused.trial import Again, Result, Trial
 from gradwatch.fused.wardrobe import Wardrobe
@@ -112,7 +113,7 @@ class FusedBackward(Part):
     def config(self) -> Mapping[str, Any]:
         """Give the options; providers by name."""
         plain = {name: value for name, value in vars(self.options).items() if name != "providers"}
-        return {**plain, "providers": [each.name for each in self.options.providers]}
+        return {**plain, "providers": [each.name for each in resolve(self.options.providers)]}
 
     def state_dict(self) -> dict[str, Any]:
         """Give what was kept, and on which device it was measured."""

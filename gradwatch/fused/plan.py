@@ -10,6 +10,7 @@ from gradwatch.fused.candidates import Refusal, find
 from gradwatch.fused.observe import Seen
 from gradwatch.fused.operation import Candidate
 from gradwatch.fused.options import FusedBackwardOptions
+from gradwatch.fused.providers import resolve
 from gradwatch.fused.rows import Rows
 from gradwatch.ranks import Ranks
 from gradwatch.roofline.verdicts import LayerVerdict
@@ -47,7 +48,7 @@ class Plan:
             diagnose: Says what bounds each layer, by name; asked only where something can be
                 tried. Without its answer only sizes tell.
         """
-        found = find(model, seen, self._options.providers)
+        found = find(model, seen, resolve(self._options.providers))
         self._verdicts = diagnose() if any(self._ranks.gather(bool(found.candidates))) else {}
         reasons = {each.key: self._reason_against(each) for each in found.candidates}
         against = [Refusal(*key, reason) for key, reason in reasons.items() if reason]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gradwatch.errors import ConfigurationError, one_of
 from gradwatch.fused import _batch_norm, _linear, _norms
 from gradwatch.fused._checks import refuse_call
 from gradwatch.fused._gated import gated_eligible, geglu, swiglu
@@ -20,7 +21,7 @@ from gradwatch.fused.behaviour import NormForm
 from gradwatch.fused.norms import fused_add_norm, fused_norm, torch_norm
 from gradwatch.fused.operation import Function
 
-__all__ = ["PROVIDERS", "Bundled", "Offer", "Pattern", "Provider", "Site", "TorchFused"]
+__all__ = ["PROVIDERS", "Bundled", "Offer", "Pattern", "Provider", "Site", "TorchFused", "resolve"]
 
 Pattern = Literal[
     "module", "norm", "add → norm", "gate", "Linear → act", "BatchNorm2d → act",
@@ -248,14 +249,47 @@ class TorchFused:
         return torch_norm(site.norm)
 
 
-def _installed() -> tuple[Provider, ...]:
-    own: tuple[Provider, ...] = (Bundled(), TorchFused())
+def resolve(named: Sequence[str | Provider]) -> tuple[Provider, ...]:
+    """Give the providers that names stand for, and the others as they are.
+
+    Args:
+        named: Names out of ``PROVIDERS``, or providers. Liger-Kernel is left out where it is not
+            installed.
+
+    Raises:
+        ConfigurationError: If a name is unknown, two are the same, or one is no provider.
+
+    >>> [each.name for each in resolve(("torch", "gradwatch"))]
+    ['torch', 'gradwatch']
+    """
+    chosen = [_provider(each) for each in named]
+    present = tuple(each for each in chosen if each is not None)
+    names = [each.name for each in present]
+    if len(set(names)) < len(names):
+        raise ConfigurationError(f"two providers have one name: {', '.join(sorted(names))}")
+    return present
+
+
+def _provider(named: str | Provider) -> Provider | None:
+    if not isinstance(named, str):
+        if not isinstance(named, Provider):
+            raise ConfigurationError(
+                f"a provider has a name and a method propose(site); got {named!r}"
+            )
+        return named
+    one_of("providers", named, PROVIDERS)
+    if named == "liger":
+        return _liger()
+    return Bundled() if named == "gradwatch" else TorchFused()
+
+
+def _liger() -> Provider | None:
     if importlib.util.find_spec("liger_kernel") is None:
-        return own
+        return None
     from gradwatch.fused.liger import Liger
 
-    return (*own, Liger())
+    return Liger()
 
 
-PROVIDERS: tuple[Provider, ...] = _installed()
-"""Those that are tried by default; Liger-Kernel among them where it is installed."""
+PROVIDERS = ("gradwatch", "torch", "liger")
+"""Names of those that are tried by default."""
