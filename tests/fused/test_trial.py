@@ -239,7 +239,9 @@ def test_small_inputs_are_left_alone() -> None:
 
 
 def verdict(layer: str, kind: VerdictKind) -> LayerVerdict:
-    return LayerVerdict(layer, kind, *[0.0] * 9, 0.125, f"{layer} is so")
+    figures: dict[str, Any] = dict.fromkeys(LayerVerdict._fields, 0.0)
+    told = {"layer": layer, "kind": kind, "gain_share": 0.125, "reason": f"{layer} is so"}
+    return LayerVerdict(**figures | told)
 
 
 def test_what_is_bound_by_arithmetic_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
