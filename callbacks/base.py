@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradwatch.callbacks.bases import CallbackBase
 from gradwatch.callbacks.host import LightningHost
+from gradwatch.callbacks.loading import tell_loading
 from gradwatch.callbacks.outputs import Configuration, sinks_of
 from gradwatch.callbacks.wiring import attach
 from gradwatch.errors import ConfigurationError, GradwatchError, NonFiniteGradientError
@@ -109,6 +110,13 @@ class MonitorCallback(CallbackBase):
         self._resumed = {}
         self._session, self._host = session, host
         self._undo.add(attach(trainer, session, host))
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Tell the parts how batches are loaded: by now the loaders are set up."""
+        try:
+            tell_loading(self.parts, trainer)
+        except Exception as error:  # noqa: BLE001 - a monitor never takes a run down
+            log.warning("gradwatch: how batches are loaded could not be read: %r", error)
 
     def on_before_backward(
         self,

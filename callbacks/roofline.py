@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from gradwatch.callbacks.base import MonitorCallback
 from gradwatch.callbacks.outputs import Configuration
 from gradwatch.roofline import Profile, RooflineOptions
 from gradwatch.roofline.part import Roofline
 from gradwatch.sinks.protocol import Sink
-from gradwatch.symptoms import loading_of
-
-if TYPE_CHECKING:
-    import lightning.pytorch as pl
-
-    from gradwatch.parts import Part
 
 
 class RooflineMonitor(MonitorCallback):
@@ -35,23 +28,7 @@ class RooflineMonitor(MonitorCallback):
         self._roofline = Roofline(options)
         super().__init__((self._roofline,), Configuration(sinks=tuple(sinks)))
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Learn how batches are loaded."""
-        tell_loading(self.parts, trainer)
-
     @property
     def profile(self) -> Profile | None:
         """The profile of the present or last fit; None until it is done."""
         return self._roofline.profile
-
-
-def tell_loading(parts: Sequence[Part], trainer: pl.Trainer) -> None:
-    """Tell the roofline among some parts how the Trainer's batches are loaded.
-
-    Args:
-        parts: A callback's.
-        trainer: Its loaders set up.
-    """
-    for part in parts:
-        if isinstance(part, Roofline):
-            part.loading = loading_of(trainer.train_dataloader, trainer.strategy.root_device)

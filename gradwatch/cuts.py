@@ -11,8 +11,6 @@ from gradwatch.layers import clean_name
 from gradwatch.undo import Undo
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torch import nn
 
 
@@ -44,13 +42,12 @@ class CutProbe:
 
     def _attach(self, name: str, module: nn.Module, undo: Undo) -> None:
         enter = Hook(lambda *_: self._open.append(len(self.cuts)))
-        leave = Hook(lambda _m, args, kwargs, out: self._leave(name, (args, kwargs), out))
+        # Taken off by a hook of the same call, it is called once more, without the keywords.
+        leave = Hook(lambda _module, *given: self._leave(name, given[:-1], given[-1]))
         undo.add(module.register_forward_pre_hook(enter).remove)
         undo.add(module.register_forward_hook(leave, with_kwargs=True).remove)
 
-    def _leave(
-        self, name: str, inputs: tuple[object, Mapping[str, object]], output: object
-    ) -> None:
+    def _leave(self, name: str, inputs: tuple[object, ...], output: object) -> None:
         before = self._open.pop() if self._open else len(self.cuts)
         if len(self.cuts) > before or under_functorch() or not torch.is_grad_enabled():
             return

@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING, TypeVar
 
 from gradwatch.errors import ConfigurationError, GradwatchError
-from gradwatch.parts import Needs, Verdict
+from gradwatch.parts import Needs, Part, Verdict
 from gradwatch.telling import broken
 
 if TYPE_CHECKING:
@@ -43,10 +43,11 @@ class Jury:
         self.needs = functools.reduce(Needs.__or__, (p.needs for p in parts), Needs(norms=False))
         self._tell = tell
         self._step = 0
+        self._hear: dict[str, list[Part]] = {}
 
     def open(self, stage: Stage) -> None:
         """Show the parts where they play."""
-        self._ask(lambda part: part.open(stage), None)
+        self._ask("open", lambda part: part.open(stage), None)
 
     def start(self, layers: Sequence[str]) -> None:
         """Tell the parts the layer names; a configuration error passes through."""
@@ -68,17 +69,17 @@ class Jury:
 
     def border(self, border: Border, *, logged: bool) -> None:
         """Pass a border on."""
-        self._ask(lambda part: part.border(border, logged=logged), None)
+        self._ask("border", lambda part: part.border(border, logged=logged), None)
 
     def before_backward(self, roots: Sequence[Tensor]) -> None:
         """Show what a backward begins from."""
-        self._ask(lambda part: part.before_backward(roots), None)
+        self._ask("before_backward", lambda part: part.before_backward(roots), None)
 
     def guard(self, reading: StepReading, scene: Scene) -> Verdict:
         """Hear whether the update may happen; what was found is told at once."""
         self._step = reading.step
         verdict = Verdict()
-        for own in self._ask(lambda part: part.guard(reading, scene), Verdict()):
+        for own in self._ask("guard", lambda part: part.guard(reading, scene), Verdict()):
             self._tell_all(own.findings)
             verdict = own if own.action != "proceed" else verdict
         return verdict
@@ -86,30 +87,30 @@ class Jury:
     def judge(self, reading: StepReading) -> None:
         """Hear what the step's numbers mean."""
         nothing: Sequence[Finding] = ()
-        for findings in self._ask(lambda part: part.judge(reading), nothing):
+        for findings in self._ask("judge", lambda part: part.judge(reading), nothing):
             self._tell_all(findings)
 
     def before_update(self, optimizer: Optimizer, reading: StepReading) -> None:
         """Let the parts act on the optimizer."""
-        self._ask(lambda part: part.before_update(optimizer, reading), None)
+        self._ask("before_update", lambda part: part.before_update(optimizer, reading), None)
 
     def after_batch(self) -> None:
         """Let the parts take back what must not outlive the batch."""
-        self._ask(lambda part: part.after_batch(), None)
+        self._ask("after_batch", lambda part: part.after_batch(), None)
 
     def close(self) -> None:
         """Let the parts take everything off."""
-        self._ask(lambda part: part.close(), None)
+        self._ask("close", lambda part: part.close(), None)
 
     def recorded(self, record: StepRecord) -> None:
         """Show the parts a record."""
-        self._ask(lambda part: part.recorded(record), None)
+        self._ask("recorded", lambda part: part.recorded(record), None)
 
     def scalars(self) -> dict[str, float]:
         """Collect the metrics of the step judged last."""
         merged: dict[str, float] = {}
         nothing: Mapping[str, float] = {}
-        for own in self._ask(lambda part: part.scalars(), nothing):
+        for own in self._ask("scalars", lambda part: part.scalars(), nothing):
             merged.update(own)
         return merged
 
@@ -117,8 +118,19 @@ class Jury:
         for finding in findings:
             self._tell(finding)
 
-    def _ask(self, question: Callable[[Part], T], default: T) -> list[T]:
-        return [self._answer(part, question, default) for part in list(self.parts)]
+    def _ask(self, event: str, question: Callable[[Part], T], default: T) -> list[T]:
+        return [self._answer(part, question, default) for part in self._hearing(event)]
+
+    def _hearing(self, event: str) -> list[Part]:
+        """Give the parts that do something at an event: of most events most parts hear nothing."""
+        if event not in self._hear:
+            stock = getattr(Part, event)
+            self._hear[event] = [
+                part
+                for part in self.parts
+                if event in vars(part) or getattr(type(part), event) is not stock
+            ]
+        return self._hear[event]
 
     def _answer(self, part: Part, question: Callable[[Part], T], default: T) -> T:
         try:
@@ -128,7 +140,14 @@ class Jury:
         except Exception as error:
             log.debug("part %s failed", part.name, exc_info=True)
             self.parts.remove(part)
-            with contextlib.suppress(Exception):
-                part.close()
+            self._hear = {}
+            _take_off(part)
             self._tell(broken(part.name, error, self._step))
             return default
+
+
+def _take_off(part: Part) -> None:
+    """Let a part that failed take its hooks off, as far as it still can."""
+    for undo in (part.after_batch, part.close):
+        with contextlib.suppress(Exception):
+            undo()

@@ -54,13 +54,16 @@ class ModelLook:
             self.held_bytes, self.cleared = self._gradient_bytes(), ""
 
     def before_backward(self, roots: Sequence[Tensor]) -> None:
-        """Measure what is saved, the first time; see whether old gradients are gone by now."""
+        """Measure what is saved, the first time."""
         if self._open:
             self._places.paused = True
             own = [*self._model.parameters(), *self._model.buffers()]
             seen = measure_saved(roots, self._places, own)
             self.saved = max(self.saved, seen, key=lambda each: each.total_bytes)
             self._over = True
+
+    def backward_begins(self) -> None:
+        """See whether old gradients are gone by now."""
         if self.held_bytes and not self.cleared:
             self.cleared = NEVER_NONE if self._gradient_bytes() else CLEARED_LATE
 

@@ -12,7 +12,7 @@ from gradwatch.findings import Evidence, Finding
 from gradwatch.memory.checkpoints import saved_table
 from gradwatch.memory.look import ModelLook
 from gradwatch.memory.options import MemoryOptions
-from gradwatch.memory.phases import BORDERS, StepMemory, cross, latest, memory_scalars
+from gradwatch.memory.phases import MEASURED, StepMemory, cross, latest, memory_scalars
 from gradwatch.memory.rules import RULES
 from gradwatch.memory.snapshot import MemorySnapshot, MemorySource, source_in_use
 from gradwatch.memory.story import PHASE_RULES, Story, judge_kept_graphs
@@ -21,9 +21,6 @@ from gradwatch.readings import StepReading
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-BETWEEN = frozenset(border for pair in BORDERS.values() for border in pair)
 
 
 class MemoryDelta(Part):
@@ -68,7 +65,10 @@ class MemoryDelta(Part):
 
         No rule judges the process's memory, so that it is read on recorded steps only.
         """
-        if border not in BETWEEN:
+        # A plain loop's backward is heard of here alone, and may be long after its forward.
+        if border == "before_backward" and self._look is not None:
+            self._look.backward_begins()
+        if border not in MEASURED:
             return
         if self._source is None:
             self._source = source_in_use()

@@ -75,10 +75,6 @@ def _children(
     return [(run[0], run[-1] + 1) for run in members]
 
 
-def _is_deeper(paths: list[tuple[str, ...]], depth: int) -> bool:
-    return any(len(path) > depth for path in paths)
-
-
 def _join(paths: list[tuple[str, ...]], runs: list[tuple[int, int]], depth: int) -> Group:
     first, stop = runs[0][0], runs[-1][1]
     if len(runs) == 1:

@@ -45,6 +45,8 @@ class SymptomWatch(Part):
         self._dtypes: dict[str, torch.dtype] | None = None
         self._ratios: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=PATIENCE))
         self._copy_only: set[str] = set()
+        # The devices are known from the start.
+        self._news = True
 
     def open(self, stage: Stage) -> None:
         """Learn the model."""
@@ -53,6 +55,7 @@ class SymptomWatch(Part):
     def before_update(self, optimizer: Optimizer, reading: StepReading) -> None:
         """See how the optimizer keeps the weights, once it has a state."""
         if reading.logged and reading.step:
+            self._news = True
             self._copy_only |= {half_copy_only(optimizer)} - {""}
 
     def recorded(self, record: StepRecord) -> None:
@@ -65,9 +68,13 @@ class SymptomWatch(Part):
         for layer, ratio, grad in moved:
             if grad > 0 and ratio >= 0:
                 self._ratios[layer].append(ratio)
+        self._news = True
 
     def judge(self, reading: StepReading) -> list[Finding]:
-        """Ask the table."""
+        """Ask the table, where there is something it has not heard."""
+        if not self._news and reading.loss_scale is None:
+            return []
+        self._news = False
         signs = Signs(
             loss_scale=reading.loss_scale,
             precision=self._precision(),

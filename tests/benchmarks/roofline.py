@@ -44,11 +44,11 @@ class Autocast(nn.Module):
 
 
 def make_resnet() -> Subject:
-    """ResNet-50 on 64 images of 224×224; on a CPU its first two stages on 2 of 64×64."""
+    """ResNet-50 on 64 images of 224×224; on a CPU its first two stages on 8 of 96×96."""
     from transformers import ResNetConfig, ResNetForImageClassification
 
     short: dict[str, Any] = {} if CARD else {"hidden_sizes": [256, 512], "depths": [2, 2]}
-    count, size = (64, 224) if CARD else (2, 64)
+    count, size = (64, 224) if CARD else (8, 96)
     model = ResNetForImageClassification(ResNetConfig(**short))
     batch = {
         "pixel_values": torch.randn(count, 3, size, size),
@@ -58,11 +58,11 @@ def make_resnet() -> Subject:
 
 
 def make_gpt2() -> Subject:
-    """GPT-2 (124 M) on 8 × 1024 tokens; on a CPU two of its blocks on 1 × 128."""
+    """GPT-2 (124 M) on 8 × 1024 tokens; on a CPU two of its blocks on 4 × 256."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     short: dict[str, Any] = {} if CARD else {"n_layer": 2, "vocab_size": 4096}
-    count, length = (8, 1024) if CARD else (1, 128)
+    count, length = (8, 1024) if CARD else (4, 256)
     model = GPT2LMHeadModel(GPT2Config(**short, bos_token_id=0, eos_token_id=0))
     tokens = torch.randint(0, 4096, (count, length))
     return Subject(

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradwatch import MemorySink
+from gradwatch import MemorySink, watch
 from gradwatch.callbacks.base import MonitorCallback
 from gradwatch.callbacks.outputs import Configuration
 from gradwatch.memory import MemoryDelta, MemoryOptions, MemorySnapshot
@@ -125,6 +125,26 @@ def test_gradients_set_to_zero_are_told_as_such() -> None:
     (finding,) = sink.findings
     assert finding.rule == "memory_gradients_held"
     assert "set_to_none=False" in finding.cause
+
+
+@pytest.mark.parametrize(
+    ("to_none", "cause"), [(True, "between forward and backward"), (False, "set_to_none=False")]
+)
+def test_a_plain_loop_that_clears_between_forward_and_backward_is_told_how(
+    to_none: bool, cause: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradwatch.memory.part.source_in_use", FullCard)
+    model = nn.Linear(36, 20)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer, console=False, log_every_n_steps=1) as watched:
+        for _ in range(3):
+            loss = model(torch.ones(2, 36)).mean()
+            optimizer.zero_grad(set_to_none=to_none)
+            loss.backward()
+            optimizer.step()
+    (finding,) = watched.findings
+    assert finding.rule == "memory_gradients_held"
+    assert cause in finding.cause
 
 
 def test_training_is_the_same_to_the_bit_and_no_hook_stays() -> None:

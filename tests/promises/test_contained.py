@@ -8,11 +8,12 @@ import pytest
 import torch
 from lightning.pytorch.loggers import CSVLogger
 
-from gradwatch import ConfigurationError, MemorySink, NonFiniteOptions
+from gradwatch import ConfigurationError, MemorySink, NonFiniteOptions, watch
 from gradwatch.adaptive_lr import AdaptiveLearningRate
 from gradwatch.callbacks import GradWatch
 from gradwatch.findings import Finding
 from gradwatch.gradient_flow import GradientFlow
+from gradwatch.graph import GraphWatch
 from gradwatch.hooks import Taps
 from gradwatch.measure import OptimizerView
 from gradwatch.memory import MemoryDelta
@@ -77,6 +78,33 @@ def test_a_part_that_raises_is_told_once_and_the_others_go_on(
     assert error.evidence == {"error": "inside the monitor"}
     assert "is switched off; training goes on" in error.summary
     assert len(sink.records) == 14
+
+
+@pytest.mark.parametrize("kind", [GraphWatch, MemoryDelta])
+def test_a_part_that_raises_leaves_no_hook_behind(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kind, "before_backward", explode)
+    module, (callback, sink) = build(Net), watcher()
+    fit(module, [callback])
+    assert [error.layer for error in find_errors(sink)] == [kind.name]
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+
+
+@pytest.mark.parametrize("kind", [GraphWatch, MemoryDelta])
+def test_in_a_plain_loop_a_part_that_raises_within_the_forward_leaves_no_hook_behind(
+    kind: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kind, "before_backward", explode)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with watch(model, optimizer, console=False) as watched:
+        for _ in range(2):
+            model(torch.ones(2, 4)).mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert [finding.layer for finding in watched.findings] == [kind.name]
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in model.modules())
 
 
 SESSION = [
