@@ -83,6 +83,9 @@ class FusedBackward(Part):
         self._put_on(result)
         self._kept, self._device = [each.key for each in result.kept], device
         self._last, self._resumed = result.channels_last, False
+        advises = self.options.mode == "advise"
+        if advises and all(row.verdict != "advised" for row in result.rows):
+            return ()
         self._stage.show(trial_table(result.rows, step))
         return (_told(result, step, self.options.mode),)
 
