@@ -1,6 +1,7 @@
 """Callbacks for PyTorch Lightning: thin translators of the Trainer's events."""
 
 from gradwatch.callbacks.adaptive_lr import AdaptiveLearningRate
+from gradwatch.callbacks.fused_backward import FusedBackward
 from gradwatch.callbacks.gradient_flow import GradientFlowMonitor
 from gradwatch.callbacks.gradwatch import GradWatch
 from gradwatch.callbacks.memory_delta import MemoryDeltaMonitor
@@ -9,6 +10,7 @@ from gradwatch.callbacks.roofline import RooflineMonitor
 
 __all__ = [
     "AdaptiveLearningRate",
+    "FusedBackward",
     "GradWatch",
     "GradientFlowMonitor",
     "MemoryDeltaMonitor",

@@ -8,6 +8,7 @@ from gradwatch.adaptive_lr import AdaptiveLearningRateOptions
 from gradwatch.callbacks.base import MonitorCallback
 from gradwatch.callbacks.outputs import Configuration
 from gradwatch.choose import choose_parts
+from gradwatch.fused.options import FusedBackwardOptions
 from gradwatch.gradient_flow import GradientFlowOptions
 from gradwatch.graph import GraphOptions
 from gradwatch.memory import MemoryOptions
@@ -33,6 +34,8 @@ class GradWatch(MonitorCallback):
             the one part that changes the training.
         roofline: Profile a few steady steps, once: where the time goes and what bounds each
             layer. Off by default: it takes some seconds, and torch's profiler.
+        fused: On a CUDA device, say once which layers a fused backward is worth a trial for.
+            Only options with ``mode="auto"`` try them and keep what is right and faster.
         backward_hooks: ``"sampled"`` sets backward taps on logging steps, ``"every_step"``
             on all, ``"module"`` uses torch's own full backward hooks at every step.
         byte_budget: Most bytes of batches held for a replay.
@@ -62,6 +65,7 @@ class GradWatch(MonitorCallback):
         symptoms: bool = True,
         adaptive_lr: AdaptiveLearningRateOptions | bool = False,
         roofline: RooflineOptions | bool = False,
+        fused: FusedBackwardOptions | bool = True,
         backward_hooks: BackwardHooks = "sampled",
         byte_budget: int = 1 << 30,
         console: bool = True,
@@ -78,6 +82,7 @@ class GradWatch(MonitorCallback):
             symptoms=symptoms,
             adaptive_lr=adaptive_lr,
             roofline=roofline,
+            fused=fused,
         )
         configuration = Configuration(
             sinks=tuple(sinks),

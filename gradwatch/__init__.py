@@ -3,6 +3,7 @@
 from gradwatch.adaptive_lr import AdaptiveLearningRateOptions
 from gradwatch.errors import ConfigurationError, GradwatchError, NonFiniteGradientError
 from gradwatch.findings import Finding
+from gradwatch.fused.options import FusedBackwardOptions
 from gradwatch.gradient_flow import GradientFlowOptions
 from gradwatch.graph import GraphOptions
 from gradwatch.memory import MemoryOptions
@@ -21,6 +22,7 @@ __all__ = [
     "Coverage",
     "Finding",
     "FlowReading",
+    "FusedBackwardOptions",
     "GradientFlowOptions",
     "GradwatchError",
     "GraphOptions",

@@ -12,6 +12,8 @@ from torch.optim import Optimizer
 
 from gradwatch.adaptive_lr import AdaptiveLearningRate, AdaptiveLearningRateOptions
 from gradwatch.errors import ConfigurationError
+from gradwatch.fused.options import FusedBackwardOptions
+from gradwatch.fused.part import FusedBackward
 from gradwatch.gradient_flow import GradientFlow, GradientFlowOptions
 from gradwatch.graph import GraphOptions, GraphWatch
 from gradwatch.memory import MemoryDelta, MemoryOptions
@@ -39,6 +41,7 @@ def choose_parts(
     symptoms: bool,
     adaptive_lr: AdaptiveLearningRateOptions | bool,
     roofline: RooflineOptions | bool,
+    fused: FusedBackwardOptions | bool,
 ) -> list[Part]:
     """Make the parts that are wanted, in the order they act.
 
@@ -55,8 +58,17 @@ def choose_parts(
         _part(partial(GraphWatch, beside_flow=gradient_flow is not False), GraphOptions, graph),
         _part(Roofline, RooflineOptions, roofline),
         SymptomWatch() if symptoms else None,
+        _fused(fused),
     )
     return [part for part in parts if part is not None]
+
+
+def _fused(fused: FusedBackwardOptions | bool) -> Part | None:  # noqa: FBT001 - the user's own value
+    """Advise by default, and only where there is a device that the kernels are made for."""
+    if fused is True:
+        advice = FusedBackwardOptions(mode="advise")
+        return FusedBackward(advice) if torch.cuda.is_available() else None
+    return _part(FusedBackward, FusedBackwardOptions, fused)
 
 
 def checked(

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from gradwatch.findings import Finding
     from gradwatch.non_finite.blame import Blame
     from gradwatch.non_finite.bundle import Kept
+    from gradwatch.non_finite.capture import Held
+    from gradwatch.non_finite.program import Program
     from gradwatch.readings import StepReading, StepRecord
     from gradwatch.tables import Table
 
@@ -116,6 +118,9 @@ class Scene(Protocol):
         Args:
             unscaled: Leave the gradient scaler's factor out.
         """
+
+    def rerun(self) -> tuple[Held, Program] | str:
+        """Give a micro-batch of the step and the way to run it again, or why there is none."""
 
     def keep(self, finding: Finding, *, max_bytes: int) -> Kept:
         """Write what the last investigation was made of, on the rank that showed the fault.

@@ -112,6 +112,14 @@ class StepScene:
         rank = next((rank for rank, blame in enumerate(blames) if blame.kind), 0)
         return Answer(blames[rank], rank, len(self._window.micro_batches))
 
+    def rerun(self) -> tuple[Held, Program] | str:
+        """Give the last micro-batch that is held and the way to run it, or why there is none."""
+        micro = next((own for own in reversed(self._window.micro_batches) if own.held), None)
+        if micro is None or micro.held is None:
+            return LET_GO if self._window.keeps else NOT_WANTED
+        program = self._program(micro, unscaled=False)
+        return program if isinstance(program, str) else (micro.held, program)
+
     def keep(self, finding: Finding, *, max_bytes: int) -> Kept:
         """Write what the last investigation was made of, on the rank that showed the fault.
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from gradwatch.adaptive_lr import AdaptiveLearningRateOptions
+    from gradwatch.fused.options import FusedBackwardOptions
     from gradwatch.gradient_flow import GradientFlowOptions
     from gradwatch.graph import GraphOptions
     from gradwatch.memory import MemoryOptions
@@ -47,6 +48,7 @@ def watch(
     symptoms: bool = True,
     adaptive_lr: AdaptiveLearningRateOptions | bool = False,
     roofline: RooflineOptions | bool = False,
+    fused: FusedBackwardOptions | bool = True,
     backward_hooks: BackwardHooks = "sampled",
     log_every_n_steps: int = 50,
     byte_budget: int = 1 << 30,
@@ -69,6 +71,7 @@ def watch(
         symptoms: True to look for lost precision and other symptoms, False to leave it out.
         adaptive_lr: Likewise; off by default, since it changes the training.
         roofline: Likewise; off by default, since it takes some seconds.
+        fused: Likewise; True only says which layers are worth a trial, on a CUDA device.
         backward_hooks: ``"sampled"``, ``"every_step"`` or ``"module"``.
         log_every_n_steps: Optimizer steps between two recorded steps.
         byte_budget: Most bytes of batches held for a replay.
@@ -100,6 +103,7 @@ def watch(
         symptoms=symptoms,
         adaptive_lr=adaptive_lr,
         roofline=roofline,
+        fused=fused,
     )
     options = SessionOptions(backward_hooks=backward_hooks, byte_budget=byte_budget)
     host = PlainHost(unwrap(model), optimizers, scaler, log_every_n_steps)

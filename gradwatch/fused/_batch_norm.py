@@ -1,12 +1,23 @@
 """BatchNorm with ReLU, and a residual before it, fused; formula in `kernels.batch_norm`."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradwatch.fused._checks import refuse_call, refuse_module
 
-__all__ = ["batch_norm", "batch_norm_add_relu", "batch_norm_relu", "eligible", "forward"]
+__all__ = [
+    "batch_norm",
+    "batch_norm_add_relu",
+    "batch_norm_relu",
+    "eligible",
+    "forward",
+    "forward_add_relu",
+    "forward_relu",
+    "refuse",
+]
 
 _IMAGE_DIMENSIONS = 4
 
@@ -148,25 +159,45 @@ def eligible(module: nn.Module, x: Tensor) -> str | None:
     """
     reason = refuse_module(module, nn.BatchNorm2d)
     if reason is None and isinstance(module, nn.BatchNorm2d):
-        reason = _refuse(module, x)
+        reason = refuse(module, x)
     return reason
 
 
 def forward(self: nn.BatchNorm2d, input: Tensor) -> Tensor:  # noqa: A002 - the stock name
     """Stand in for ``BatchNorm2d.forward``; what the kernel cannot take goes the stock way."""
-    if _refuse(self, input) is not None:
+    if refuse(self, input) is not None:
         return nn.BatchNorm2d.forward(self, input)
-    use_running = not self.training or self.track_running_stats
-    return batch_norm(
-        input,
-        self.running_mean if use_running else None,
-        self.running_var if use_running else None,
-        self.weight,
-        self.bias,
-        training=_uses_batch(self),
-        momentum=_count_batch(self),
-        eps=self.eps,
+    return batch_norm(input, *_statistics(self), **_options(self))
+
+
+def forward_relu(norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
+    """Take ``relu(norm(x))``; what the kernel cannot take goes the stock way."""
+    if refuse(norm, x) is not None:
+        return F.relu(nn.BatchNorm2d.forward(norm, x))
+    return batch_norm_relu(x, *_statistics(norm), **_options(norm))
+
+
+def forward_add_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor) -> Tensor:
+    """Take ``relu(norm(x) + residual)``; what the kernel cannot take goes the stock way."""
+    alike = (x.shape, x.dtype, x.device) == (residual.shape, residual.dtype, residual.device)
+    if not alike or refuse(norm, x) is not None:
+        return F.relu(nn.BatchNorm2d.forward(norm, x) + residual)
+    return batch_norm_add_relu(x, residual, *_statistics(norm), **_options(norm))
+
+
+def _statistics(module: nn.BatchNorm2d) -> tuple[Tensor | None, ...]:
+    use_running = not module.training or module.track_running_stats
+    return (
+        module.running_mean if use_running else None,
+        module.running_var if use_running else None,
+        module.weight,
+        module.bias,
     )
+
+
+def _options(module: nn.BatchNorm2d) -> dict[str, Any]:
+    training, momentum = _uses_batch(module), _count_batch(module)
+    return {"training": training, "momentum": momentum, "eps": module.eps}
 
 
 def _uses_batch(module: nn.BatchNorm2d) -> bool:
@@ -184,7 +215,16 @@ def _count_batch(module: nn.BatchNorm2d) -> float:
     return 1.0 / float(counter) if module.momentum is None else share
 
 
-def _refuse(module: nn.BatchNorm2d, x: Tensor) -> str | None:
+def refuse(module: nn.BatchNorm2d, x: Tensor) -> str | None:
+    """Say why the kernel cannot take an input.
+
+    Args:
+        module: The module.
+        x: Its input.
+
+    Returns:
+        The reason, or ``None`` if it can.
+    """
     if x.dim() != _IMAGE_DIMENSIONS or x.shape[1] != module.num_features:
         return f"its input of shape {tuple(x.shape)} is not (batch, {module.num_features}, H, W)"
     if x.numel() == 0:

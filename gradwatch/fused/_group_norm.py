@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from gradwatch.fused._checks import autocast_dtype, refuse_call, refuse_module, under_autocast
 
-__all__ = ["eligible", "forward", "group_norm", "group_norm_silu"]
+__all__ = ["eligible", "forward", "group_norm", "group_norm_silu", "refuse"]
 
 
 def group_norm(
@@ -93,19 +93,28 @@ def eligible(module: nn.Module, x: Tensor) -> str | None:
     """
     reason = refuse_module(module, nn.GroupNorm)
     if reason is None and isinstance(module, nn.GroupNorm):
-        reason = _refuse(module, x)
+        reason = refuse(module, x)
     return reason
 
 
 def forward(self: nn.GroupNorm, input: Tensor) -> Tensor:  # noqa: A002 - the stock name
     """Stand in for ``GroupNorm.forward``; what the kernel cannot take goes the stock way."""
-    if _refuse(self, input) is not None:
+    if refuse(self, input) is not None:
         return nn.GroupNorm.forward(self, input)
     dtype = autocast_dtype(input)
     return group_norm(input, self.num_groups, self.weight, self.bias, self.eps, dtype=dtype)
 
 
-def _refuse(module: nn.GroupNorm, x: Tensor) -> str | None:
+def refuse(module: nn.GroupNorm, x: Tensor) -> str | None:
+    """Say why the kernel cannot take an input.
+
+    Args:
+        module: The module.
+        x: Its input.
+
+    Returns:
+        The reason, or ``None`` if it can.
+    """
     if x.dim() < 2 or x.shape[1] != module.num_channels:  # noqa: PLR2004 - batch and channels
         return f"its input of shape {tuple(x.shape)} is not (batch, {module.num_channels}, ...)"
     if x.numel() == 0:

@@ -1,0 +1,75 @@
+"""channels_last: the same weights in another order in memory, on and off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+__all__ = ["ChannelsLast"]
+
+CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
+
+
+class ChannelsLast:
+    """Lay the weights of a model's convolutions out with channels last, and back.
+
+    Parameters stay the same objects with the same values; what runs on them takes over their
+    layout by itself. Going back gives each its old memory again.
+
+    Args:
+        model: The model.
+
+    Attributes:
+        on: Whether channels come last now.
+        layers: Names of the convolutions concerned; none where the user laid them out so.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        """Find the convolutions; nothing is laid out anew yet."""
+        self.on = False
+        self._weights: list[nn.Parameter] = []
+        self._before: list[Tensor] = []
+        self.layers = tuple(self._find(model))
+
+    def _find(self, model: nn.Module) -> Iterator[str]:
+        for name, module in model.named_modules():
+            weight = module._parameters.get("weight") if isinstance(module, CONVOLUTIONS) else None
+            if weight is None or weight.is_contiguous(memory_format=torch.channels_last):
+                continue
+            if not any(weight is each for each in self._weights):
+                self._weights.append(weight)
+                yield name
+
+    def turn(self, *, on: bool) -> None:
+        """Lay the weights out; safe to call twice.
+
+        Args:
+            on: Channels last, or as they were.
+        """
+        if on == self.on:
+            return
+        self.on = on
+        if on:
+            self._before = [each.data for each in self._weights]
+            for each in self._weights:
+                each.data = each.data.contiguous(memory_format=torch.channels_last)
+            return
+        for each, before in zip(self._weights, self._before, strict=True):
+            before.copy_(each.data)
+            each.data = before
+        self._before = []
+
+    def follow(self, optimizer: Optimizer) -> None:
+        """Lay an optimizer's state out like the weights: mixed layouts take its slow way.
+
+        Args:
+            optimizer: The optimizer.
+        """
+        for weight in self._weights:
+            own = optimizer.state.get(weight, {})
+            for name, value in own.items():
+                if isinstance(value, Tensor) and value.shape == weight.shape:
+                    own[name] = value.contiguous(memory_format=torch.channels_last)

@@ -1,0 +1,260 @@
+"""Try fused layers one kind at a time: prove, measure, keep or roll back.
+
+Parity on live data first, then the time of forward and backward on the same micro-batch and random
+numbers, against the model as it stands (with what was kept before). At the end all that was kept
+together: time, memory, and a few steps of training beside the stock model.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gradwatch.fused.bench import Bench, Dress
+from gradwatch.fused.contest import Contest, Score
+from gradwatch.fused.diagnose import diagnose
+from gradwatch.fused.layout import ChannelsLast
+from gradwatch.fused.observe import observe, record
+from gradwatch.fused.operation import Candidate
+from gradwatch.fused.options import FusedBackwardOptions
+from gradwatch.fused.parity import Parity, check
+from gradwatch.fused.plan import Plan
+from gradwatch.fused.regression import Regression, guilty
+from gradwatch.fused.rows import Outcome, Rows, TrialRow
+from gradwatch.fused.wardrobe import Wardrobe
+from gradwatch.ranks import Ranks
+from gradwatch.roofline.verdicts import LayerVerdict
+
+__all__ = ["Again", "Result", "Trial"]
+
+NOT_CALLED = "it is not called in this step, or gets no gradient"
+LATE = "the time for the trial was up"
+RESUMED = "kept in the run that was resumed, proved again"
+IN_BUCKETS = "gradients travel in buckets that were laid out before"
+
+
+class Again(NamedTuple):
+    """What an earlier run kept.
+
+    Attributes:
+        kept: Keys of its candidates.
+        channels_last: Whether its convolutions had their channels last.
+    """
+
+    kept: frozenset[tuple[str, str, str]]
+    channels_last: bool
+
+
+class Result(NamedTuple):
+    """What a trial came to.
+
+    Attributes:
+        kept: What the model is to wear.
+        rows: What was tried, in order.
+        channels_last: Whether its convolutions are to be laid out with channels last.
+    """
+
+    kept: tuple[Candidate, ...]
+    rows: tuple[TrialRow, ...]
+    channels_last: bool = False
+
+
+class Trial:
+    """One trial on one micro-batch; the model is left as it was found.
+
+    Args:
+        bench: The micro-batch.
+        options: When fused layers are tried and kept.
+        ranks: The processes that train together; all enter the trial at the same step.
+    """
+
+    def __init__(self, bench: Bench, options: FusedBackwardOptions, ranks: Ranks) -> None:
+        """Begin with nothing kept."""
+        self._bench, self._options, self._ranks = bench, options, ranks
+        self._rows = Rows()
+        self._plan = Plan(options, ranks, self._rows)
+        self._contest = Contest(bench, options, ranks)
+        self._wardrobe, self._layout = Wardrobe(), ChannelsLast(bench.model)
+        self._channels_last = False
+        self._kept: tuple[Candidate, ...] = ()
+        self._late = time.monotonic() + options.max_seconds
+
+    def run(self, again: Again | None = None) -> Result:
+        """Try everything.
+
+        Args:
+            again: What an earlier run on the same kind of device kept: it is proved again and put
+                back on without being measured, and nothing else is tried.
+
+        Returns:
+            What to wear, and the rows of the table.
+        """
+        try:
+            with self._bench.opened():
+                seen = observe(self._bench, self._wardrobe.take_off)
+                groups = self._plan.groups(self._bench.model, seen, self._diagnose)
+                if self._options.mode == "advise":
+                    self._plan.advise(groups)
+                elif again is not None:
+                    self._resume(groups, again)
+                else:
+                    self._try_all(groups)
+        finally:
+            self._stock()
+        return Result(self._kept, tuple(self._rows.rows), self._channels_last)
+
+    def _diagnose(self) -> Mapping[str, LayerVerdict]:
+        """Say what bounds each layer, where that decides anything."""
+        if self._options.mode == "force" or not self._options.profile:
+            return {}
+        return diagnose(self._bench, self._wardrobe.take_off)
+
+    def _resume(self, groups: Sequence[list[Candidate]], again: Again) -> None:
+        self._channels_last = again.channels_last and bool(self._layout.layers)
+        if self._channels_last:
+            self._rows.add_layout(self._layout.layers, "kept", RESUMED)
+        for group in groups:
+            proved, parity = self._prove([each for each in group if each.key in again.kept])
+            if proved:
+                self._kept += tuple(proved)
+                self._rows.add(proved, "kept", RESUMED, parity=parity)
+
+    def _try_all(self, groups: Sequence[list[Candidate]]) -> None:
+        self._try_layout()
+        for group in groups:
+            if self._time_is_up():
+                self._rows.add(group, "not tried", LATE)
+            else:
+                self._try(group)
+        self._settle()
+
+    def _time_is_up(self) -> bool:
+        return any(self._ranks.gather(time.monotonic() > self._late))
+
+    def _try(self, group: Sequence[Candidate]) -> None:
+        """Prove and measure one kind of change, and keep it if it pays."""
+        covered = {inner for each in self._kept for inner in each.skipped.values()}
+        free = [each for each in group if each.module not in covered]
+        if not free:
+            self._rows.add(group, "not tried", "it is part of a chain that was kept")
+            return
+        if self._options.mode == "force" and {each.module for each in self._kept} & {
+            each.module for each in free
+        }:
+            self._rows.add(group, "not tried", "another provider's was forced before")
+            return
+        proved, parity = self._prove(free)
+        if not proved:
+            return
+        rivals = {each.module for each in proved}
+        beside = tuple(each for each in self._kept if each.module not in rivals)
+        self._measure(proved, parity, (*beside, *proved))
+
+    def _prove(self, group: Sequence[Candidate]) -> tuple[list[Candidate], Parity]:
+        """Give those that agree on every rank, and the worst of their errors."""
+        proved, worst = [], Parity(0.0, 0.0)
+        rejected: dict[str, list[Candidate]] = {}
+        for each in group:
+            own = self._parity(each)
+            reasons = [found.reason for found in self._ranks.gather(own) if found.reason]
+            if reasons:
+                rejected.setdefault(reasons[0], []).append(each)
+                continue
+            proved.append(each)
+            worst = max(worst, own)
+        self._rows.reject(rejected)
+        return proved, worst
+
+    def _parity(self, candidate: Candidate) -> Parity:
+        worst = Parity(0.0, 0.0)
+        calls = record(self._bench, self._dress(self._kept), candidate)
+        for operation, call in zip(candidate.operations, calls, strict=True):
+            if call is None or not any(grad is not None for grad in call.gradients):
+                return Parity(0.0, 0.0, NOT_CALLED)
+            own = check(operation, candidate.module, call, self._options.compile_seconds)
+            if not own.agrees:
+                return own
+            worst = max(worst, own)
+        return worst
+
+    def _dress(self, candidates: Sequence[Candidate], *, last: bool | None = None) -> Dress:
+        on = self._channels_last if last is None else last
+
+        def dress() -> None:
+            self._layout.turn(on=on)
+            self._wardrobe.wear(candidates)
+
+        return dress
+
+    def _stock(self) -> None:
+        self._layout.turn(on=False)
+        self._wardrobe.take_off()
+
+    def _measure(
+        self, group: Sequence[Candidate], parity: Parity, wanted: tuple[Candidate, ...]
+    ) -> None:
+        if self._options.mode == "force":
+            self._kept = wanted
+            self._rows.add(group, "kept", "forced", parity=parity)
+            return
+        score = self._contest.score(self._dress(self._kept), self._dress(wanted))
+        if score.paid:
+            lost = [each for each in self._kept if each not in wanted]
+            self._rows.change(lost, "replaced", "another provider was faster")
+            self._kept = wanted
+        self._rows.add(group, *_outcome(score), parity=parity, **_facts(score))
+
+    def _try_layout(self) -> None:
+        """Measure channels_last; everything else is then measured on top of it."""
+        if not self._options.channels_last or not self._layout.layers:
+            return
+        if self._ranks.count > 1:
+            self._rows.add_layout(self._layout.layers, "refused", IN_BUCKETS)
+            return
+        before, after = self._dress(()), self._dress((), last=True)
+        fault = Regression(self._bench, before, self._options.regression_steps).fault(after)
+        if fault or self._options.mode == "force":
+            verdict: Outcome = "rejected" if fault else "kept"
+            self._rows.add_layout(self._layout.layers, verdict, fault or "forced")
+            self._channels_last = not fault
+            return
+        score = self._contest.score(before, after)
+        self._channels_last = score.paid
+        self._rows.add_layout(self._layout.layers, *_outcome(score), **_facts(score))
+
+    def _settle(self) -> None:
+        """Judge everything that was kept together, against the stock model."""
+        self._drop_what_drifts()
+        if self._options.mode == "force" or not (self._kept or self._channels_last):
+            return
+        score = self._contest.score(self._stock, self._dress(self._kept), gain=0.0)
+        if not score.paid:
+            self._kept, self._channels_last = (), False
+        self._rows.add_together(*_outcome(score), **_facts(score))
+
+    def _drop_what_drifts(self) -> None:
+        """Train a few steps beside the stock model; roll back who leads away from its course."""
+        if not self._kept:
+            return
+        course = Regression(self._bench, self._stock, self._options.regression_steps)
+
+        def fault(some: Sequence[Candidate]) -> str:
+            reasons = [each for each in self._ranks.gather(course.fault(self._dress(some))) if each]
+            return reasons[0] if reasons else ""
+
+        while self._kept and (reason := fault(self._kept)):
+            self._roll_back(guilty(self._kept, lambda some: bool(fault(some))), reason)
+
+    def _roll_back(self, candidates: Sequence[Candidate], reason: str) -> None:
+        dropped = {each.key for each in candidates}
+        self._kept = tuple(each for each in self._kept if each.key not in dropped)
+        self._rows.change(candidates, "rolled back", reason)
+
+
+def _outcome(score: Score) -> tuple[Outcome, str]:
+    return "kept" if score.paid else "rolled back", score.reason
+
+
+def _facts(score: Score) -> dict[str, Any]:
+    return {"comparison": score.comparison, "peak_bytes": score.peak_bytes}
