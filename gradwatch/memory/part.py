@@ -53,12 +53,12 @@ class MemoryDelta(Part):
         self._cooldown = Cooldown(self.options.cooldown_steps)
         self._stage: Stage | None = None
         self._look: ModelLook | None = None
-        self._steps, self._begins = 0, True
+        self._steps, self._looked, self._begins = 0, 0, True
 
     def open(self, stage: Stage) -> None:
         """Learn the model: what it saves is looked at in the first micro-batch."""
         self._stage, self._look = stage, ModelLook(stage.model)
-        self._steps, self._begins = 0, True
+        self._steps, self._looked, self._begins = 0, 0, True
 
     def border(self, border: Border, *, logged: bool = True) -> None:
         """Read memory as a phase begins or ends.
@@ -137,8 +137,10 @@ class MemoryDelta(Part):
     def _find_kept(self, step: int) -> Iterator[Finding]:
         """Count tensors with a graph after a window of steps, and again after another."""
         window = self.options.window_steps
-        if self._look is None or not self.options.live_objects:
+        if self._look is None or not self.options.live_objects or self._steps == self._looked:
             return
+        # A step that was skipped is judged and not counted: one look a count.
+        self._looked = self._steps
         if self._steps == window:
             self._look.count()
         elif self._steps == 2 * window:

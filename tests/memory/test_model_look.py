@@ -11,9 +11,10 @@ from gradwatch import MemorySink, watch
 from gradwatch.callbacks.base import MonitorCallback
 from gradwatch.callbacks.outputs import Configuration
 from gradwatch.memory import MemoryDelta, MemoryOptions, MemorySnapshot
+from gradwatch.memory.look import ModelLook
 from gradwatch.memory.phases import MIB
 from gradwatch.memory.snapshot import Kind
-from tests.kit import Net, build, differences, fingerprint, fit, make_loader
+from tests.kit import Net, build, differences, fingerprint, fit, make_half, make_loader
 
 
 class FullCard:
@@ -53,6 +54,21 @@ def test_a_list_of_losses_is_found_while_it_grows() -> None:
     assert finding.evidence["held_in"] == "<root>.seen[…]"
     assert finding.evidence["made_by"] == "nll_loss"
     assert ".detach()" in finding.remedy
+
+
+def test_steps_that_are_skipped_cost_no_look_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Overflows(Net):
+        def training_step(self, batch: Any, batch_idx: int) -> Any:
+            loss: Tensor = super().training_step(batch, batch_idx)
+            return loss * (1e38 if batch_idx > 1 else 1.0)
+
+    looks: list[None] = []
+    monkeypatch.setattr(ModelLook, "count", lambda _: looks.append(None))
+    part = MemoryDelta(MemoryOptions(window_steps=2))
+    options: dict[str, Any] = {"max_steps": 7, "plugins": [make_half()]}
+    fit(build(Overflows), [watched(MemorySink(), part)], make_loader(64), **options)
+    assert part._steps == 2
+    assert len(looks) == 1
 
 
 def test_memory_that_grows_is_told_with_what_holds_it() -> None:
