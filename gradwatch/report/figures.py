@@ -16,9 +16,8 @@ from gradwatch.report.markup import Html, tag
 from gradwatch.report.png import as_png, as_uri
 from gradwatch.report.story import Story
 
-# Lines and their smoothed edges need few colours; a colour scale keeps the order of its own.
-LINE_COLOURS = 28
-SCALE_COLOURS, TEXT_COLOURS = 96, 12
+# Chosen by their area, the colours of thin lines would be merged; a scale keeps its own order.
+SCALE_COLOURS, SHADES = 96, 9
 
 
 class Figure(NamedTuple):
@@ -92,7 +91,7 @@ def _figure(figure: Figure) -> Html:
 def _image(picture: Picture, theme: Theme) -> Html:
     width, height = picture.image.size
     marks = (theme.ground, theme.absent, theme.zero, theme.non_finite)
-    colours = _scale_colours(theme) if picture.rows else LINE_COLOURS
+    colours = _colours(theme, scale=bool(picture.rows))
     return tag(
         "img",
         src=as_uri(as_png(picture.image, colours, marks)),
@@ -103,8 +102,10 @@ def _image(picture: Picture, theme: Theme) -> Html:
     )
 
 
-def _scale_colours(theme: Theme) -> list[Colour]:
+def _colours(theme: Theme, *, scale: bool) -> list[Colour]:
+    """Give what a picture is drawn in, each colour in shades down to the ground."""
     ramp = [(red, green, blue) for red, green, blue in viridis(np.linspace(0, 1, SCALE_COLOURS))]
-    shares = np.linspace(0, 1, TEXT_COLOURS)
-    words = [blend(each, theme.ground, s) for each in (theme.text, theme.muted) for s in shares]
-    return [*ramp, *words]
+    others = ramp if scale else []
+    drawn = (theme.text, theme.muted) if scale else (theme.text, theme.muted, *theme.lines)
+    shares = np.linspace(0, 1, SHADES)
+    return [*others, *(blend(each, theme.ground, share) for each in drawn for share in shares)]

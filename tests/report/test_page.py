@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import html
+import io
 import json
 import os
 import re
@@ -10,17 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import PIL.Image
 import pytest
 from torch import nn
 
 from gradwatch import ConfigurationError, Coverage, NonFiniteGradientError
 from gradwatch.callbacks import GradWatch
+from gradwatch.pictures import LIGHT
 from gradwatch.report import write_report
 from gradwatch.tables import Table
 from tests.kit import Net, fit, make_loader
 from tests.report.parsed import Page
 from tests.report.records import RECORD, fault, step, write
 
+PHASES = [f"mem/process_{phase}_MiB" for phase in ("forward", "backward", "step")]
 HOSTILE = "<script>alert(1)</script>\"'&</title><!--${style}"
 
 
@@ -52,6 +56,18 @@ def test_a_healthy_training_shows_pictures_coverage_and_options() -> None:
     images = [attrs for tag, attrs in page.tags if tag == "img"]
     assert {attrs["class"] for attrs in images} == {"light", "dark"}
     assert all(attrs["alt"] and attrs["width"] and attrs["height"] for attrs in images)
+
+
+def test_lines_that_cross_few_pixels_keep_their_colours() -> None:
+    norms = (4.0, 3.0, 2.0, 1.0)
+    grows = step(0, norms, **{"mem/process_MiB": 565.0, **dict.fromkeys(PHASES, 2.0)})
+    still = {"mem/process_MiB": 580.0, **dict.fromkeys(PHASES, 0.0)}
+    rests = [step(at, norms, **still) for at in (1, 2)]
+    images = [attrs for tag, attrs in page_of(grows, *rests).tags if tag == "img"]
+    (memory,) = (each for each in images if each["class"] == "light" and "memory" in each["alt"])
+    read = io.BytesIO(base64.b64decode(memory["src"].partition(",")[2]))
+    used = {colour for _, colour in PIL.Image.open(read).convert("RGB").getcolors() or []}
+    assert {*LIGHT.lines[:3]} <= used
 
 
 def test_a_report_of_a_training_that_goes_on_tells_what_was_recorded_so_far() -> None:
