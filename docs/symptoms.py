@@ -19,8 +19,8 @@ shows and says nothing where what it needs is not known.
 ```python
 from gradwatch.symptoms import Signs, find_symptoms, loading_of, run_twice
 
-find_symptoms(Signs(profile=profile, loading=loading_of(loader, "cuda")))   # after a profile
-find_symptoms(Signs(repeat=run_twice(model, batch, loss_of)))               # one step, twice
+find_symptoms(Signs(profile=profile, loading=loading_of(loader, "cuda")))  # after a profile
+find_symptoms(Signs(repeat=run_twice(model, batch, loss_of)))  # one step, twice
 ```
 
 `SymptomWatch`, a part like the others, asks the rows that need no profile while training: the
