@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from gradwatch.cooldown import Cooldown
 from gradwatch.findings import Finding, Severity
 
 # W&B refuses titles of 64 characters and more.
@@ -48,24 +49,20 @@ class AlertGate:
         Args:
             cooldown_steps: Optimizer steps between two alerts of one rule in one layer.
         """
-        self._cooldown_steps = cooldown_steps
-        self._last: dict[tuple[str, str], int] = {}
+        self._cooldown = Cooldown(cooldown_steps)
         self._sent = 0
 
     def passes(self, finding: Finding) -> bool:
         """Say whether the finding is worth an alert now, and remember that it was sent."""
-        key = (finding.rule, finding.layer)
-        last = self._last.get(key)
-        due = last is None or finding.step - last >= self._cooldown_steps
-        if finding.severity not in LEVELS or not due or self._sent >= MOST_ALERTS:
+        if finding.severity not in LEVELS or self._sent >= MOST_ALERTS:
             return False
-        self._last[key] = finding.step
-        self._sent += 1
-        return True
+        due = self._cooldown.allows(finding)
+        self._sent += due
+        return due
 
     def state_dict(self) -> dict[str, Any]:
         """Give what a resumed run must know to send nothing twice."""
-        return {"last": [[*key, step] for key, step in self._last.items()], "sent": self._sent}
+        return {"last": self._cooldown.state_dict(), "sent": self._sent}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` gave.
@@ -73,5 +70,5 @@ class AlertGate:
         Args:
             state: The cooldowns of the earlier run.
         """
-        self._last = {(rule, layer): step for rule, layer, step in state["last"]}
+        self._cooldown.load_state_dict(state["last"])
         self._sent = int(state["sent"])

@@ -94,7 +94,8 @@ def _likely(signs: Signs) -> str:
         return "the step writes over its own batch"
     if repeat is not None and repeat.loss_differs:
         return "the forward: a state that is not the model's, a random generator of its own, a race"
-    return "the backward: sums in no fixed order (atomic additions), or a race between streams"
+    race = ", or a race between streams" if repeat is not None and repeat.streams else ""
+    return f"the backward: sums in no fixed order (atomic additions){race}"
 
 
 def many_devices(signs: Signs) -> Seen | None:

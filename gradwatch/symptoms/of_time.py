@@ -103,9 +103,10 @@ def starved(signs: Signs) -> Seen | None:
     if signs.loading is not None:
         evidence |= {
             "workers": signs.loading.workers,
-            "pinned": str(signs.loading.pinned),
             "persistent_workers": str(signs.loading.persistent),
         }
+        # Where there is nothing to copy to, pinning is no matter.
+        evidence |= {"pinned": str(signs.loading.pinned)} if signs.loading.accelerated else {}
     return Seen(evidence)
 
 

@@ -162,7 +162,13 @@ def test_what_differs_is_explained_by_where_it_begins() -> None:
 
     assert likely(edited=("batch[0]",)) == "the step writes over its own batch"
     assert likely(loss_differs=True).startswith("the forward")
-    assert likely().startswith("the backward")
+    assert likely() == "the backward: sums in no fixed order (atomic additions)"
+    assert likely(streams=True).endswith("or a race between streams")
+
+
+def test_pinning_is_told_where_there_is_something_to_copy_to() -> None:
+    (here,) = find_symptoms(Signs(profile=STARVED, loading=Loading(workers=0)))
+    assert "pinned" not in here.evidence
 
 
 def test_every_row_has_a_name_of_its_own_and_all_its_words() -> None:
