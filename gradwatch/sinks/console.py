@@ -9,6 +9,7 @@ import sys
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -80,7 +81,7 @@ class ConsoleSink:
         self._last = record
         if record.flow is not None:
             layers = record.flow.layers
-            self._flows[layers] = record.flow
+            self._flows[layers] = _with_update(record.flow, self._flows.get(layers))
             known = self._lists.get(layers) or init(layers)
             self._lists[layers] = update(known, record.flow, MOST_LAYERS)
 
@@ -220,9 +221,16 @@ def _end(layer: str, room: int) -> str:
     return layer if len(layer) <= room else "…" + layer[1 - room :]
 
 
+def _with_update(flow: FlowReading, before: FlowReading | None) -> FlowReading:
+    """Keep the last update that was measured: the last step is seldom one of those."""
+    if flow.update_ratio is not None or before is None:
+        return flow
+    return replace(flow, update_ratio=before.update_ratio)
+
+
 def _cells(layer: str, flow: FlowReading, i: int, median: float) -> tuple[str, ...]:
     ratio = np.nan if flow.update_ratio is None else flow.update_ratio[i]
-    usual = median if median > SMALLEST else 0.0
+    usual = 0.0 if median <= SMALLEST else median
     numbers = (flow.grad_norm[i], usual, ratio, flow.weight_norm[i])
     return layer, *(f"{x:.3g}" if np.isfinite(x) else "–" for x in numbers), _state(flow, i)
 

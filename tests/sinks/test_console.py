@@ -81,6 +81,17 @@ def test_the_end_shows_totals_layers_and_state(
     assert rows["net.3"].split() == ["net.3", "0.5", "0.5", "0.001", "2"]
 
 
+def test_the_end_shows_the_last_update_that_was_measured_and_no_median_of_nothing(
+    sink: ConsoleSink, told: list[str], make_record: MakeRecord
+) -> None:
+    sink.record(make_record(8, [np.inf, 0.5], update_ratio=np.full(2, 0.001)))
+    sink.record(make_record(9, [np.inf, 0.5]))
+    sink.close()
+    rows = {line.split()[0]: line for line in told[0].splitlines() if line.startswith("net.")}
+    assert rows["net.0"].split() == ["net.0", "–", "–", "0.001", "2", "NaN", "or", "Inf"]
+    assert rows["net.1"].split() == ["net.1", "0.5", "0.5", "0.001", "2"]
+
+
 @pytest.mark.parametrize("width", [80, 200])
 def test_the_end_of_a_big_run_has_at_most_twenty_lines_and_fits(
     width: int, told: list[str], make_record: MakeRecord, make_finding: MakeFinding
