@@ -119,8 +119,17 @@ def step_ticks(first: IntArray, last: IntArray, most: int = 7) -> list[Tick]:
     if count == 1 or low == high:
         return [Tick(0.5 / count, f"{low:,}")]
     wanted = [round(value) for value in round_values(low, high, most)]
-    bins = {step: int(np.argmax(last >= step)) for step in sorted(set(wanted)) if step >= low}
-    return [Tick((place + 0.5) / count, f"{step:,}") for step, place in bins.items()]
+    steps = [step for step in sorted(set(wanted)) if step >= low]
+    return [Tick((_bin_of(step, first, last) + 0.5) / count, f"{step:,}") for step in steps]
+
+
+def _bin_of(step: int, first: IntArray, last: IntArray) -> float:
+    """Give the index of a step's bin, and a place between two where none holds it."""
+    index = int(np.argmax(last >= step))
+    missed = int(first[index]) - step
+    if not index or missed <= 0:
+        return index
+    return index - missed / int(first[index] - last[index - 1])
 
 
 def round_values(low: float, high: float, most: int) -> list[float]:

@@ -51,6 +51,12 @@ def test_steps_are_marked_at_their_bins() -> None:
     assert [(place, label) for place, label in ticks] == [(0.125, "0"), (0.625, "200")]
 
 
+def test_a_step_between_two_records_is_marked_between_their_bins() -> None:
+    recorded = np.array([0, 49, 99, 149])
+    marked = {label: round(place, 3) for place, label in step_ticks(recorded, recorded, most=4)}
+    assert marked == {"0": 0.125, "50": 0.38, "100": 0.63}
+
+
 def test_one_step_is_marked_in_the_middle() -> None:
     assert step_ticks(np.array([7]), np.array([7])) == [(0.5, "7")]
     assert step_ticks(np.empty(0, np.int64), np.empty(0, np.int64)) == []
