@@ -1,4 +1,4 @@
-"""The command line: ``gradwatch replay`` and ``gradwatch report``.
+"""The command line: ``gradwatch replay``, ``gradwatch report`` and ``gradwatch workspace``.
 
 Annotations are evaluated here, not kept as text: typer is imported inside a function, and reads
 them there.
