@@ -59,6 +59,8 @@ class RunRecordSink:
         self._fuse = Fuse(f"gradwatch: the run record {self.path}", tell)
         self._file: FileIO | None = None
         self._layers: dict[tuple[str, ...], int] = {}
+        # Two runs that write to one file at once must not take each other's names.
+        self._first_id = int.from_bytes(os.urandom(4), "big")
         self._counts = {"records": 0, "findings": 0}
 
     def start(self, coverage: Sequence[Coverage]) -> None:
@@ -98,7 +100,7 @@ class RunRecordSink:
 
     def _layer_id(self, layers: tuple[str, ...]) -> int:
         if layers not in self._layers:
-            self._layers[layers] = len(self._layers)
+            self._layers[layers] = self._first_id + len(self._layers)
             self._put("layers", {"id": self._layers[layers], "names": list(layers)})
         return self._layers[layers]
 

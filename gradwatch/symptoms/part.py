@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Mapping
+from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
 from gradwatch.cooldown import Cooldown
+from gradwatch.findings import ROOT
 from gradwatch.layers import LayerMap
 from gradwatch.parts import Needs, Part, Stage
 from gradwatch.readings import StepReading, StepRecord
-from gradwatch.symptoms.read import devices_of, half_copy_only
+from gradwatch.symptoms.read import devices_of, half_copy_only, rests
 from gradwatch.symptoms.signs import Precision, Signs
 from gradwatch.symptoms.table import find_symptoms
 
@@ -45,6 +47,8 @@ class SymptomWatch(Part):
         self._dtypes: dict[str, torch.dtype] | None = None
         self._ratios: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=PATIENCE))
         self._copy_only: set[str] = set()
+        self._resting: set[int] = set()
+        self._highest_scale = 0.0
         # The devices are known from the start.
         self._news = True
 
@@ -53,7 +57,9 @@ class SymptomWatch(Part):
         self._begin(stage)
 
     def before_update(self, optimizer: Optimizer, reading: StepReading) -> None:
-        """See how the optimizer keeps the weights, once it has a state."""
+        """See how the optimizer keeps the weights, once it has a state, and whether it moves."""
+        if reading.logged and rests(optimizer):
+            self._resting.add(reading.step)
         if reading.logged and reading.step:
             self._news = True
             self._copy_only |= {half_copy_only(optimizer)} - {""}
@@ -62,7 +68,9 @@ class SymptomWatch(Part):
         """Keep the sizes of true updates."""
         flow = record.flow
         ratios = None if flow is None else flow.update_ratio
-        if flow is None or ratios is None:
+        resting = record.step in self._resting
+        self._resting.discard(record.step)
+        if flow is None or ratios is None or resting:
             return
         moved = zip(flow.layers, ratios.tolist(), flow.grad_norm.tolist(), strict=True)
         for layer, ratio, grad in moved:
@@ -76,13 +84,19 @@ class SymptomWatch(Part):
             return []
         self._news = False
         signs = Signs(
-            loss_scale=reading.loss_scale,
+            loss_scale=self._fallen(reading.loss_scale),
             precision=self._precision(),
             half_copy_only=next(iter(sorted(self._copy_only)), ""),
             devices=self._devices,
         )
         found = find_symptoms(signs, reading.step)
-        return [finding for finding in found if self._cooldown.allows(finding)]
+        # They are the run's, whichever layer shows them best at the moment.
+        return [each for each in found if self._cooldown.allows(replace(each, layer=ROOT))]
+
+    def _fallen(self, scale: float | None) -> float | None:
+        """Give a loss scale that is lower than it was; one that began low has not backed off."""
+        self._highest_scale = max(self._highest_scale, scale or 0.0)
+        return None if scale is None or scale >= self._highest_scale else scale
 
     def _precision(self) -> dict[str, Precision]:
         known = {name: own for name, own in self._ratios.items() if len(own) == PATIENCE}

@@ -79,6 +79,18 @@ def _has_copy(weight: Tensor, state: dict[str, Any]) -> bool:
     )
 
 
+def rests(optimizer: Optimizer) -> bool:
+    """Tell whether an optimizer's rate is 0, so that its weights stay where they are.
+
+    A rate that lies on the device is not asked for.
+
+    Args:
+        optimizer: The optimizer.
+    """
+    rates = [group.get("lr") for group in optimizer.param_groups]
+    return all(not isinstance(rate, Tensor) and rate == 0 for rate in rates)
+
+
 def budget_of(
     peak_bytes: int, model: nn.Module, optimizers: Iterable[Optimizer], saved_bytes: int
 ) -> Budget:

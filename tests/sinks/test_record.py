@@ -107,6 +107,20 @@ def test_two_optimizers_keep_their_own_layers(tmp_path: Path, make_record: MakeR
     assert [flow.layers for flow in flows if flow] == [("gen",), ("disc",), ("gen",)]
 
 
+def test_two_runs_that_write_at_once_keep_their_own_layers(
+    tmp_path: Path, make_record: MakeRecord
+) -> None:
+    path = tmp_path / "run.jsonl"
+    sinks = [RunRecordSink(path), RunRecordSink(path)]
+    for step in range(2):
+        for sink, name in zip(sinks, ("left", "right"), strict=True):
+            sink.record(make_record(step, [1.0], layers=(name,)))
+    for sink in sinks:
+        sink.close()
+    flows = [record.flow for record in read(path).records]
+    assert [flow.layers for flow in flows if flow] == [("left",), ("right",)] * 2
+
+
 def test_a_killed_run_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     done = subprocess.run([sys.executable, "-c", CRASHING, str(path)], check=False)

@@ -37,7 +37,7 @@ def test_bfloat16_weights_that_lose_their_updates_are_told() -> None:
     lost = found["updates_lost"]
     assert lost.evidence["dtype"] == "bfloat16"
     assert lost.evidence["update_ratio"] < 2**-9
-    assert lost.step == 4
+    assert lost.step == 3
 
 
 def test_the_weights_of_that_run_really_stand_still() -> None:
@@ -63,6 +63,34 @@ def test_a_scale_that_backs_off_to_nothing_is_told() -> None:
     found = told(build(Overflows), plugins=[make_half(4.0)], max_steps=8)
     assert [finding.rule for finding in found] == ["loss_scale_collapsed"]
     assert found[0].evidence["loss_scale"] <= 1
+
+
+def test_a_scale_that_began_low_has_not_backed_off() -> None:
+    assert told(build(Net), plugins=[make_half(1.0)], max_steps=4) == []
+
+
+def test_weights_that_rest_at_a_rate_of_0_lose_no_update() -> None:
+    class Rests(Calm):
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.0)
+
+    found = told(build(Rests), precision="bf16-true")
+    assert [finding.rule for finding in found] == ["no_float32_copy"]
+
+
+def test_lost_updates_are_told_once_whichever_layer_is_worst() -> None:
+    class Slows(Calm):
+        def configure_optimizers(self) -> Any:
+            layers = [{"params": each.parameters()} for each in (self.hidden, self.conv)]
+            return torch.optim.SGD([*layers, {"params": self.head.parameters()}], lr=1e-4)
+
+        def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+            groups = self.trainer.optimizers[0].param_groups
+            for group, rate in zip(groups, (1e-5, 1e-4, 1e-4), strict=True):
+                group["lr"] = rate if batch_idx < 5 else 1e-9 / rate
+
+    found = [each.rule for each in told(build(Slows), precision="bf16-true", max_steps=16)]
+    assert found.count("updates_lost") == 1
 
 
 def test_data_parallel_inside_a_model_is_told() -> None:
