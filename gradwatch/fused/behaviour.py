@@ -35,6 +35,8 @@ LARGEST_EPSILON = 1e-2
 TOLERANCE = 1e-9
 BATCH = 3
 SIDE = 2
+# One that does something else in evaluation is not that form: what is swapped serves there too.
+MODES = (True, False)
 
 
 class NormForm(NamedTuple):
@@ -141,7 +143,7 @@ def _recognised(
         names = sorted(parameters, key=lambda name: "bias" in name or "beta" in name)
         probes = list(_probes(x.dim(), dim, size))
         for form in _forms(module, dim, *_two(names)):
-            if all(_agrees(form, twin, probe) for probe in probes):
+            if all(_agrees(form, twin.train(mode), x) for mode in MODES for x in probes):
                 return form._replace(promotes=_promotes(module, probes[0]))
         return None
 
@@ -230,13 +232,22 @@ def recognise_activation(module: nn.Module) -> str | None:
     """
     if next(module.parameters(), None) is not None or next(module.children(), None) is not None:
         return None
-    probe = torch.linspace(-6, 6, 49, dtype=torch.float64)
     try:
-        with rng_preserved(), torch.no_grad():
-            output = bare_copy(module).forward(probe.clone())
+        with rng_preserved(), torch.enable_grad():
+            results = _row(bare_copy(module).forward)
             for name, known in ACTIVATIONS.items():
-                if torch.allclose(output, known(probe), rtol=TOLERANCE, atol=TOLERANCE):
+                if torch.allclose(results, _row(known), rtol=TOLERANCE, atol=TOLERANCE):
                     return name
     except Exception:  # noqa: BLE001 - whatever is not an activation does with a row of numbers
         return None
     return None
+
+
+def _row(activation: Callable[[Tensor], Tensor]) -> Tensor:
+    """Give values and slopes: near zero, and far out, where a ReLU6 or a clipped GELU ends."""
+    near = torch.linspace(-6, 6, 49, dtype=torch.float64)
+    x = torch.cat([near, near * 10, near * 1e4]).requires_grad_()
+    # A copy: what works in place must not write to a leaf.
+    y = activation(x.clone())
+    (slope,) = torch.autograd.grad(y.sum(), x)
+    return torch.stack([y.detach(), slope])

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from gradwatch.fused.behaviour import NormForm, recognise_activation, recognise_norm
 
@@ -96,10 +97,17 @@ def cut(self: Any, x: Tensor) -> Tensor:
     return self.weight * x * scale
 
 
+def only_in_training(self: Any, x: Tensor) -> Tensor:
+    return rms(self, x) if self.training else self.weight * x
+
+
 @pytest.mark.parametrize(
     "compute",
-    [over_the_batch, without_a_mean, with_an_odd_epsilon, epsilon_outside, clipped, cut],
-)
+    [
+        over_the_batch, without_a_mean, with_an_odd_epsilon, epsilon_outside, clipped, cut,
+        only_in_training,
+    ],
+)  # fmt: skip
 def test_what_only_looks_like_a_norm_is_not_taken_for_one(
     compute: Callable[[nn.Module, Tensor], Tensor],
 ) -> None:
@@ -126,10 +134,40 @@ class Nearly(nn.Module):
         return x * torch.sigmoid(1.702 * x)
 
 
+class Stepped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.relu()
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
+        return dy * torch.sigmoid(4 * ctx.saved_tensors[0])
+
+
+class WithASlopeOfItsOwn(nn.Module):
+    """ReLU by its values; what flows back is another function's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = Stepped.apply(x)  # type: ignore[no-untyped-call]
+        return y
+
+
+class Clipped(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.gelu(x).clamp(-10, 10)
+
+
 @pytest.mark.parametrize(
     ("module", "name"),
     [
         (nn.ReLU(inplace=True), "relu"),
+        (nn.SiLU(inplace=True), "silu"),
+        (nn.GELU("tanh"), "gelu_tanh"),
+        (nn.ReLU6(), None),
+        (nn.Hardtanh(0, 30), None),
+        (Clipped(), None),
+        (WithASlopeOfItsOwn(), None),
         (nn.GELU(), "gelu"),
         (Sigmoid(), "silu"),
         (Nearly(), None),
