@@ -64,8 +64,9 @@ def test_lines_that_cross_few_pixels_keep_their_colours() -> None:
     still = {"mem/process_MiB": 580.0, **dict.fromkeys(PHASES, 0.0)}
     rests = [step(at, norms, **still) for at in (1, 2)]
     images = [attrs for tag, attrs in page_of(grows, *rests).tags if tag == "img"]
-    (memory,) = (each for each in images if each["class"] == "light" and "memory" in each["alt"])
-    read = io.BytesIO(base64.b64decode(memory["src"].partition(",")[2]))
+    light = [attrs for attrs in images if attrs["class"] == "light"]
+    (memory,) = (attrs for attrs in light if "memory" in str(attrs["alt"]))
+    read = io.BytesIO(base64.b64decode(str(memory["src"]).partition(",")[2]))
     used = {colour for _, colour in PIL.Image.open(read).convert("RGB").getcolors() or []}
     assert {*LIGHT.lines[:3]} <= used
 
