@@ -106,7 +106,7 @@ class FusedBackward(Part):
         self._wardrobe.take_off()
         if self._layout is not None:
             self._layout.turn(on=False)
-        self._layout = None
+        self._stage = self._layout = None
         self._followed.clear()
 
     def scalars(self) -> Mapping[str, float]:
@@ -131,6 +131,11 @@ class FusedBackward(Part):
         self._kept = [(layer, kind, provider) for layer, kind, provider in state["kept"]]
         self._device, self._last = state["device"], state["channels_last"]
         self._resumed = bool(self._device)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy and pickle as a part that plays on no model; what was kept goes along."""
+        stock = {"_stage": None, "_wardrobe": Wardrobe(), "_layout": None, "_followed": set()}
+        return {**vars(self), **stock}
 
 
 def _device_name(device: torch.device) -> str:

@@ -7,10 +7,10 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from gradwatch.findings import Finding, Severity
+from gradwatch.findings import Finding
 from gradwatch.report.story import Story
+from gradwatch.sinks.story import GRAVITY
 
-GRAVITY: dict[Severity, int] = {"error": 0, "warning": 1, "info": 2}
 State = Literal["healthy", "warning", "error", "empty"]
 
 
@@ -119,4 +119,4 @@ def say_rule(rule: str) -> str:
 
 
 def _gravity(finding: Finding) -> tuple[int, int]:
-    return GRAVITY.get(finding.severity, len(GRAVITY)), finding.step
+    return -GRAVITY.get(finding.severity, -1), finding.step

@@ -6,6 +6,7 @@ smallest operations there are, timed on the machine at hand. No random numbers a
 
 from __future__ import annotations
 
+import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ UNCOUNTED = 2
 LONG_SECONDS = 0.5
 COPY_BYTES = {"cpu": 64 << 20, "accelerator": 512 << 20}
 MATRIX_SIZES = {"cpu": (512, 1024), "accelerator": (4096, 8192)}
+# Most of an accelerator's free memory that is taken, for a moment.
+FREE_SHARE = 8
 # Longer than this for one product, and a larger one is not tried.
 ENOUGH_SECONDS = 0.05
 CHAIN = 64
@@ -96,7 +99,8 @@ def measure_ceilings(
     device = torch.device(device)
     key = "|".join(
         [
-            device_name(device),
+            # A home folder may be shared by machines whose processors differ.
+            platform.node() if device.type == "cpu" else device_name(device),
             torch.__version__,
             f"{torch.get_num_threads()} threads",
             f"float32 products: {torch.get_float32_matmul_precision()}",
@@ -138,17 +142,27 @@ def _kind(device: torch.device) -> str:
     return "cpu" if device.type == "cpu" else "accelerator"
 
 
+def _room_bytes(device: torch.device) -> int:
+    """Give what may be taken for a moment in the midst of a training."""
+    if device.type != "cuda":
+        return 1 << 62
+    return torch.cuda.mem_get_info(device)[0] // FREE_SHARE
+
+
 def _copy_rate(device: torch.device) -> float:
-    count = COPY_BYTES[_kind(device)] // 4
+    count = min(COPY_BYTES[_kind(device)], _room_bytes(device) // 2) // 4
     source = torch.ones(count, device=device)
     target = torch.zeros_like(source)
     return 2 * 4 * count / _timed(lambda: target.copy_(source), device)
 
 
 def _matrix_rate(device: torch.device, dtype: str) -> float:
-    best = 0.0
-    for size in MATRIX_SIZES[_kind(device)]:
-        left = torch.ones(size, size, device=device, dtype=getattr(torch, dtype))
+    best, kind = 0.0, getattr(torch, dtype)
+    first, *larger = MATRIX_SIZES[_kind(device)]
+    room = _room_bytes(device)
+    for size in (first, *(size for size in larger if 2 * size**2 * kind.itemsize <= room)):
+        # Not all alike: on some devices the rate hangs on how many bits change.
+        left = (torch.arange(size * size, device=device) % 251 / 251).view(size, size).to(kind)
         out = torch.empty_like(left)
         seconds = _timed(partial(torch.mm, left, left, out=out), device)
         best = max(best, 2 * size**3 / seconds)

@@ -93,6 +93,7 @@ class Roofline(Part):
             if self._step < needed:
                 self._stage.tell(_too_short(self._step, needed))
         self._drop()
+        self._stage = None
 
     def _drop(self) -> None:
         study, self._study = self._study, None
@@ -102,6 +103,10 @@ class Roofline(Part):
     def config(self) -> Mapping[str, Any]:
         """Give the options."""
         return asdict(self.options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copy and pickle as a part that plays on no model; the profile goes along."""
+        return {**vars(self), "_stage": None, "_study": None}
 
 
 def _note(text: str, step: int) -> Finding:

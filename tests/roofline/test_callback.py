@@ -1,5 +1,7 @@
 """The roofline in a fit: it looks once, changes no bit, and is off again."""
 
+import copy
+import pickle
 from typing import Any
 
 import lightning.pytorch as pl
@@ -180,6 +182,30 @@ def test_both_halves_of_a_manual_step_are_counted() -> None:
     assert callback.profile is not None
     flops = {own.layer: own.flops for own in callback.profile.layers}
     assert flops["first"] == flops["second"] > 0
+
+
+class Copies(pl.Callback):
+    """Copy and pickle the callbacks at the beginning of each batch."""
+
+    def __init__(self, watched: RooflineMonitor) -> None:
+        self.watched = watched
+        self.sizes: list[int] = []
+
+    def on_train_batch_start(self, *args: Any) -> None:
+        copy.deepcopy(self.watched)
+        self.sizes.append(len(pickle.dumps(self.watched)))
+
+
+def test_the_callback_copies_and_pickles_without_its_model_at_any_time() -> None:
+    callback, _ = monitor()
+    callback.configuration = Configuration(console=False, record=False)
+    copies = Copies(callback)
+    fit(build(Net), [callback, copies], make_loader(80), max_epochs=1)
+    twin = pickle.loads(pickle.dumps(callback))  # noqa: S301
+    assert twin.profile == callback.profile
+    assert twin._roofline._stage is None
+    assert callback._roofline._stage is None
+    assert len(copies.sizes) == 20
 
 
 def test_layers_have_the_names_the_user_gave_them() -> None:
