@@ -100,7 +100,7 @@ def unused(reading: StepReading, marked: BoolArray, patience: int) -> Finding:
         step=reading.step,
         summary=f"it got no gradient for {patience} steps in a row{_others(marked)}",
         evidence={"steps": patience, **_listed(reading, marked)},
-        cause="the forward does not use this layer, or nothing of it reaches the loss",
+        cause="in these steps the forward did not use it, or nothing of it reached the loss",
         remedy="nothing if that is meant (an idle expert, an unused head); else call it, or "
         "freeze it so that it is not optimized",
     )
