@@ -1,22 +1,30 @@
-"""Trace a block's own forward on live values, and make forwards out of the graph."""
+"""Trace a block's own forward on live values."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
 
-from gradwatch.fused.observe import Visit, half_now
-from gradwatch.fused.operation import Function, Half
+from gradwatch.fused.guards import (
+    Read,
+    drew,
+    guard,
+    is_plain,
+    reads_noted,
+    surroundings,
+)
+from gradwatch.fused.observe import Visit
 from gradwatch.fused.runs import bare_copy, half_set
 from gradwatch.non_finite.capture import rng_preserved
+from gradwatch.non_finite.rng import RandomState
 from gradwatch.undo import Undo
 
-__all__ = ["Traced", "make_forward", "trace"]
+__all__ = ["Traced", "trace"]
 
 # What a proxy answers with the live value's own; a call of another type goes the stock way.
 SPECIALISED = frozenset({"dtype", "device", "is_cuda", "ndim"})
@@ -31,12 +39,14 @@ class Traced(NamedTuple):
             that it passes on.
         handed: Those that the graph is handed; the others are plain values, and fixed.
         guard: What was specialised.
+        reads: Attributes of modules that the forward reads: their values are fixed.
     """
 
     graph: fx.Graph
     arguments: tuple[str, ...]
     handed: tuple[str, ...]
     guard: tuple[Any, ...]
+    reads: tuple[Read, ...]
 
 
 def trace(block: nn.Module, visit: Visit) -> Traced | str:
@@ -65,12 +75,16 @@ def _trace(block: nn.Module, visit: Visit) -> Traced | str:
         return "its forward takes any number of inputs"
     twin = bare_copy(block)
     with rng_preserved(), torch.no_grad(), half_set(visit.half):
-        tracer = _Tracer(twin, _children_outputs(twin, values))
+        tracer = _Tracer(twin, _children_outputs(twin, values), visit.half.device)
         graph = tracer.write_down(values)
     if tracer.left_marks:
         return "its forward changes what the module holds"
-    handed = tuple(name for name, value in values.items() if not _is_plain(value))
-    return Traced(graph, tuple(values), handed, _guard(block, values, visit.half))
+    if tracer.draws:
+        return "its forward draws random numbers that may decide which way it goes"
+    handed = tuple(name for name, value in values.items() if not is_plain(value))
+    reads = tuple(tracer.reads)
+    known = guard(block, values, visit.half, reads)
+    return Traced(graph, tuple(values), handed, known, reads)
 
 
 def _named_arguments(kind: type[nn.Module]) -> tuple[list[str], str]:
@@ -79,21 +93,6 @@ def _named_arguments(kind: type[nn.Module]) -> tuple[list[str], str]:
     spread = next((each.name for each in own if each.kind == each.VAR_KEYWORD), "")
     named = [each.name for each in own if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
     return named, spread
-
-
-def _is_plain(value: object) -> bool:
-    return isinstance(value, bool | int | float | str | type(None))
-
-
-def _guard(block: nn.Module, values: Mapping[str, Any], half: Half) -> tuple[Any, ...]:
-    kinds = tuple(_kind(value) for value in values.values())
-    return kinds, half.dtype, tuple(each.training for each in block.modules())
-
-
-def _kind(value: object) -> object:
-    if isinstance(value, Tensor):
-        return value.dtype, value.dim(), value.device.type, type(value)
-    return value if _is_plain(value) else type(value)
 
 
 def _children_outputs(twin: nn.Module, values: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -146,24 +145,30 @@ class _Tracer(fx.Tracer):
     Args:
         root: The block.
         outputs: What each child gave when the block ran, in order.
+        device: Device type.
     """
 
-    def __init__(self, root: nn.Module, outputs: dict[str, list[Any]]) -> None:
+    def __init__(self, root: nn.Module, outputs: dict[str, list[Any]], device: str) -> None:
         super().__init__()
+        self._device, self._settings = device, surroundings(device)
         self.root, self._outputs = root, outputs
         self.graph = fx.Graph(tracer_cls=type(self))
         self.tensor_attrs = {}
         self._paths = {module: name for name, module in root.named_modules()}
         self.submodule_paths = dict(self._paths)
-        self.left_marks = False
+        self.left_marks = self.draws = False
+        self.reads: list[Read] = []
 
     def write_down(self, values: Mapping[str, Any]) -> fx.Graph:
         """Run the block's forward on proxies."""
         given, before = {}, _contents(self.root)
         for name, value in values.items():
-            given[name] = value if _is_plain(value) else self._placeholder(name, value)
-        with self._modules_caught():
+            given[name] = value if is_plain(value) else self._placeholder(name, value)
+        # Gradients are on, as in training: what switches them off, or recomputes, shows.
+        with torch.enable_grad(), self._modules_caught(), reads_noted(self._paths) as self.reads:
+            self._settings, random = surroundings(self._device), RandomState.take()
             result = type(self.root).forward(self.root, **given)
+            self.draws = drew(random, RandomState.take())
         self.create_node("output", "output", (self.create_arg(result),), {})
         self.left_marks = _contents(self.root) != before
         return self.graph
@@ -179,11 +184,23 @@ class _Tracer(fx.Tracer):
         return True
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
-        """Write a node down; a parameter's own node has its value at once."""
+        """Write a node down; a parameter's own node has its value at once.
+
+        Raises:
+            RuntimeError: If the forward has set something for a part of it (no gradients, autocast,
+                a checkpoint), which the graph would run without.
+        """
+        if args[0] in ("call_function", "call_method", "call_module"):
+            self._refuse_settings()
         node = super().create_node(*args, **kwargs)
         if node.op == "get_attr":
             node.meta["value"] = _attribute(self.root, str(node.target))
         return node
+
+    def _refuse_settings(self) -> None:
+        if surroundings(self._device) != self._settings:
+            message = "a part of it runs under settings of its own"
+            raise RuntimeError(message)
 
     def create_proxy(self, *args: Any, **kwargs: Any) -> fx.Proxy:
         """Write an operation down and run it on the values."""
@@ -198,12 +215,8 @@ class _Tracer(fx.Tracer):
 
         if node.op == "call_module":
             return self._outputs[str(node.target)].pop(0)
-        args, kwargs = fx.node.map_arg(node.args, live), fx.node.map_arg(node.kwargs, live)
-        if node.op == "call_method":
-            own, *rest = args
-            return getattr(own, str(node.target))(*rest, **kwargs)
-        call: Any = node.target
-        return call(*args, **kwargs)
+        with torch.no_grad(), rng_preserved():
+            return _called(node, live)
 
     @contextmanager
     def _modules_caught(self) -> Iterator[None]:
@@ -223,6 +236,15 @@ class _Tracer(fx.Tracer):
             nn.Module.__call__ = inner  # type: ignore[method-assign]
 
 
+def _called(node: fx.Node, live: Callable[[fx.Node], Any]) -> Any:  # noqa: ANN401 - any value
+    args, kwargs = fx.node.map_arg(node.args, live), fx.node.map_arg(node.kwargs, live)
+    if node.op == "call_method":
+        own, *rest = args
+        return getattr(own, str(node.target))(*rest, **kwargs)
+    call: Any = node.target
+    return call(*args, **kwargs)
+
+
 def _contents(module: nn.Module) -> dict[str, tuple[str, int]]:
     return {
         f"{path}.{name}": (name, id(value))
@@ -236,57 +258,3 @@ def _attribute(root: nn.Module, path: str) -> Any:  # noqa: ANN401 - a parameter
     for name in path.split("."):
         value = getattr(value, name)
     return value
-
-
-def make_forward(traced: Traced, graph: fx.Graph, calls: Sequence[fx.Node]) -> Callable[
-    [Sequence[Function]], Function
-]:  # fmt: skip
-    """Make what makes a block's forward out of the functions that stand for its chains.
-
-    Args:
-        traced: The trace.
-        graph: The graph with one call a chain.
-        calls: Those calls.
-    """
-
-    def build(functions: Sequence[Function]) -> Function:
-        for node, function in zip(calls, functions, strict=True):
-            node.target = function
-        return _guarded(traced, _compiled(graph))
-
-    return build
-
-
-def _compiled(graph: fx.Graph) -> Callable[..., Any]:
-    code = graph.python_code("self")
-    space = dict(code.globals)
-    exec(compile(code.src, "<gradwatch fused block>", "exec"), space)  # noqa: S102 - torch.fx's own way
-    run: Callable[..., Any] = space["forward"]
-    return run
-
-
-def _guarded(traced: Traced, run: Callable[..., Any]) -> Function:
-    names, handed, guard = traced.arguments, traced.handed, traced.guard
-    defaults: dict[str, Any] = {}
-
-    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the stock one's
-        if not defaults:
-            defaults.update(_defaults(type(self), names))
-        by_name = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
-        given = {name: by_name[name] for name in names if name in by_name}
-        fits = len(given) == len(names) == len(by_name) and len(args) <= len(names)
-        device = next((t.device.type for t in given.values() if isinstance(t, Tensor)), "cpu")
-        if not fits or _guard(self, given, half_now(device)) != guard:
-            return type(self).forward(self, *args, **kwargs)
-        return run(self, *(given[name] for name in handed))
-
-    return forward
-
-
-def _defaults(kind: type[nn.Module], names: Sequence[str]) -> dict[str, Any]:
-    known = inspect.signature(kind.forward).parameters
-    return {
-        name: known[name].default
-        for name in names
-        if name in known and known[name].default is not inspect.Parameter.empty
-    }

@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 
 from gradwatch.fused.behaviour import norm_form
-from gradwatch.fused.blocks import make_forward, trace
+from gradwatch.fused.blocks import trace
 from gradwatch.fused.chains import Chain, find_chains
+from gradwatch.fused.forwards import make_forward
+from gradwatch.fused.guards import carries_hook
 from gradwatch.fused.observe import Seen, Visit
 from gradwatch.fused.operation import Candidate, Function, Operation
 from gradwatch.fused.providers import Offer, Provider, Site
 from gradwatch.fused.splice import splice
 from gradwatch.fused.wardrobe import refuse_site
-from gradwatch.hooks import Hook
 from gradwatch.layers import clean_name
 
 __all__ = ["Found", "Refusal", "find"]
@@ -169,13 +170,14 @@ def _chained(
             elif offer is not None:
                 taken.append((chain, offer))
         if taken:
-            graph, calls = splice(traced.graph, [chain for chain, _ in taken])
+            made = splice(traced.graph, [chain for chain, _ in taken])
+            skipped = [path for chain, _ in taken for path in chain.skipped]
             yield Candidate(
                 layer=name,
                 provider=provider.name,
                 module=block,
                 operations=tuple(_operation(block, *each, seen) for each in taken),
-                build=make_forward(traced, graph, calls),
+                build=make_forward(block, traced, made, skipped),
                 elements=max(_elements(chain.site.inputs) for chain, _ in taken),
             )
 
@@ -186,7 +188,7 @@ def _offer(block: nn.Module, chain: Chain, provider: Provider) -> Offer:
         return offer
     for path in chain.skipped:
         member = block.get_submodule(path)
-        if _has_hooks(member):
+        if carries_hook(member):
             return f"{path} carries a hook, which would not fire"
         reason = refuse_site(member)
         if reason is not None:
@@ -198,13 +200,3 @@ def _operation(block: nn.Module, chain: Chain, fused: Function, seen: Seen) -> O
     # One that is called elsewhere too can be swapped by itself for those calls.
     idle = tuple(p for p in chain.skipped if seen.counts[block.get_submodule(p)] == 1)
     return Operation(chain.site.kind, chain.members, chain.stock, fused, idle)
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    own = (
-        module._forward_hooks,  # noqa: SLF001 - no public query
-        module._forward_pre_hooks,  # noqa: SLF001
-        module._backward_hooks,  # noqa: SLF001
-        module._backward_pre_hooks,  # noqa: SLF001
-    )
-    return any(not isinstance(hook, Hook) for hooks in own for hook in hooks.values())

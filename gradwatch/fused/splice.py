@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from torch import fx
 
@@ -20,7 +20,7 @@ def splice(graph: fx.Graph, chains: Sequence[Chain]) -> tuple[fx.Graph, list[fx.
         chains: Its chains.
 
     Returns:
-        The copy, and the node of each chain's call; its target is to be set.
+        The copy, and the node of each chain's call; its target only keeps the place.
     """
     copied, twin = fx.Graph(), dict[fx.Node, fx.Node]()
     output = copied.graph_copy(graph, twin)
@@ -36,7 +36,7 @@ def _splice_one(graph: fx.Graph, chain: Chain, twin: dict[fx.Node, fx.Node]) -> 
     # The sum may be read before the norm is: both come where the sum was.
     with graph.inserting_before(last if total is None else total):
         owners = [graph.get_attr(path) for path in chain.members]
-        call = graph.call_function(_unset, (*owners, *(twin[each] for each in chain.inputs)))
+        call = graph.call_function(_open_place(), (*owners, *(twin[each] for each in chain.inputs)))
         if total is None:
             results = [call]
         else:
@@ -64,5 +64,10 @@ def _between(last: fx.Node, chain: Chain, twin: dict[fx.Node, fx.Node]) -> Itera
             near.extend(node.all_input_nodes)
 
 
-def _unset(*_: object) -> None:
-    """Stand where a function is yet to be put."""
+def _open_place() -> Callable[..., None]:
+    """Make what stands where a function is yet to be put, each place for itself."""
+
+    def place(*_: object) -> None:
+        pass
+
+    return place

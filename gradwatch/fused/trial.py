@@ -92,8 +92,7 @@ class Trial:
         """
         try:
             with self._bench.opened():
-                seen = observe(self._bench, self._wardrobe.take_off)
-                groups = self._plan.groups(self._bench.model, seen, self._diagnose)
+                groups = self._groups()
                 if self._options.mode == "advise":
                     self._plan.advise(groups)
                 elif again is not None:
@@ -103,6 +102,11 @@ class Trial:
         finally:
             self._stock()
         return Result(self._kept, tuple(self._rows.rows), self._channels_last)
+
+    def _groups(self) -> list[list[Candidate]]:
+        # What was seen holds the inputs of every module: it goes when this returns.
+        seen = observe(self._bench, self._wardrobe.take_off)
+        return self._plan.groups(self._bench.model, seen, self._diagnose)
 
     def _diagnose(self) -> Mapping[str, LayerVerdict]:
         """Say what bounds each layer, where that decides anything."""
