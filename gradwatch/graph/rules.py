@@ -186,7 +186,7 @@ def judge_bound(graph: Graph, step: int) -> Finding | None:
         "was not looked at",
         evidence={"nodes": len(graph.nodes), "nodes_of_earlier_steps": graph.earlier},
         cause="a very deep model, a loop of very many small operations, or a graph that grows",
-        remedy="nothing where that is meant; GraphOptions(most_nodes=20_000) walks further",
+        remedy="nothing where that is meant; GraphOptions(most_nodes=...) walks further, to 20,000",
     )
 
 

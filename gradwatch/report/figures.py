@@ -69,9 +69,17 @@ def hover_data(figures: Sequence[Figure]) -> dict[str, Any]:
 def _drawn(story: Story, theme: Theme) -> list[Picture]:
     try:
         return gallery(story.history, tables=story.tables, theme=theme)
-    except (ValueError, TypeError, LookupError):
+    except (ValueError, TypeError, LookupError, ArithmeticError):
         # Somebody else's table of the same name: it is still listed, and costs no other picture.
+        return _of_history(story, theme)
+
+
+def _of_history(story: Story, theme: Theme) -> list[Picture]:
+    try:
         return gallery(story.history, theme=theme)
+    except ArithmeticError:
+        # Numbers at the end of a float's range have no axis; tables and findings stand without.
+        return []
 
 
 def _figure(figure: Figure) -> Html:

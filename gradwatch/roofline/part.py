@@ -89,7 +89,8 @@ class Roofline(Part):
     def close(self) -> None:
         """Take everything off; say so where the fit ended before the study."""
         if self._study is not None and self._stage is not None and self._step:
-            needed = self._study.steps_needed
+            # The last of them is over when the next one begins.
+            needed = self._study.steps_needed + 1
             if self._step < needed:
                 self._stage.tell(_too_short(self._step, needed))
         self._drop()
@@ -121,5 +122,6 @@ def _too_short(steps: int, needed: int) -> Finding:
         step=steps,
         summary=f"the fit ended after {steps} steps, before the profile was done",
         evidence={"steps needed": needed},
-        remedy="train longer, or give RooflineOptions fewer warmup_steps and timed_steps",
+        remedy="train longer, or give RooflineOptions fewer warmup_steps and timed_steps; steps "
+        "that a gradient scaler skipped do not count",
     )

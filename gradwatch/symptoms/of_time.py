@@ -16,6 +16,7 @@ WORTH_A_STEP = 0.1
 NEAR_THE_CEILING = 0.7
 BOUND_SHARE = 0.3
 WAITING = 0.15
+LEAST_WAIT_SECONDS = 2e-3
 MOST_NAMES = 5
 
 
@@ -93,7 +94,8 @@ def starved(signs: Signs) -> Seen | None:
     if profile is None:
         return None
     waits = [profile.phases.get(phase, 0.0) for phase in ("data_wait", "host_to_device")]
-    if sum(waits) < WAITING * profile.step_seconds:
+    # What is shorter is the loop's own work, and a worker would only add to it.
+    if sum(waits) < max(WAITING * profile.step_seconds, LEAST_WAIT_SECONDS):
         return None
     evidence: dict[str, Evidence] = {
         "data_wait_ms": 1e3 * waits[0],

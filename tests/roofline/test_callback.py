@@ -128,12 +128,13 @@ def test_after_an_exception_nothing_is_left(batch: int) -> None:
     assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
 
 
-def test_a_fit_that_is_too_short_says_so() -> None:
+@pytest.mark.parametrize("steps", [4, 19])
+def test_a_fit_that_is_too_short_says_so(steps: int) -> None:
     callback, sink = monitor(RooflineOptions())
-    fit(build(Net), [callback], make_loader(16), max_epochs=1)
+    fit(build(Net), [callback], make_loader(4 * steps), max_epochs=1)
     (told,) = sink.findings
-    assert told.summary == "the fit ended after 4 steps, before the profile was done"
-    assert told.evidence == {"steps needed": 19}
+    assert told.summary == f"the fit ended after {steps} steps, before the profile was done"
+    assert told.evidence == {"steps needed": 20}
     assert callback.profile is None
 
 

@@ -166,6 +166,11 @@ def test_what_differs_is_explained_by_where_it_begins() -> None:
     assert likely(streams=True).endswith("or a race between streams")
 
 
+def test_waiting_less_than_a_loop_takes_for_itself_is_no_starving() -> None:
+    toy = replace(CALM, step_seconds=3e-3, phases={"data_wait": 1.5e-3})
+    assert "data_starved" not in {each.rule for each in find_symptoms(Signs(profile=toy))}
+
+
 def test_pinning_is_told_where_there_is_something_to_copy_to() -> None:
     (here,) = find_symptoms(Signs(profile=STARVED, loading=Loading(workers=0)))
     assert "pinned" not in here.evidence
