@@ -104,9 +104,12 @@ class Trial:
         return Result(self._kept, tuple(self._rows.rows), self._channels_last)
 
     def _groups(self) -> list[list[Candidate]]:
-        # What was seen holds the inputs of every module: it goes when this returns.
         seen = observe(self._bench, self._wardrobe.take_off)
-        return self._plan.groups(self._bench.model, seen, self._diagnose)
+        try:
+            return self._plan.groups(self._bench.model, seen, self._diagnose)
+        finally:
+            # The inputs of every module; a graph that recomputes may hold the hook that saw them.
+            seen.visits.clear()
 
     def _diagnose(self) -> Mapping[str, LayerVerdict]:
         """Say what bounds each layer, where that decides anything."""
