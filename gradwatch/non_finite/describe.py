@@ -16,6 +16,8 @@ from gradwatch.non_finite.blame import (
 from gradwatch.non_finite.verdicts import meaning_of
 
 RULE = "non_finite"
+# The loss of a plain loop is not run again: what is seen first is the model's own operation.
+FROM_THE_LOSS = "bad_loss_gradient"
 MOST_SAMPLES = 8
 
 REMEDIES = {
@@ -86,6 +88,10 @@ def summary_of(blame: Blame) -> str:
         return f"{blame.kind} came in with {blame.batch_path}" + _bracket([_named_samples(blame)])
     if blame.place == OPTIMIZER:
         return f"{blame.kind} was in {blame.evidence['parameter']} before the step began"
+    if blame.cause_name == FROM_THE_LOSS:
+        return f"{blame.kind} came with the gradient of the loss" + _bracket(
+            [_named_samples(blame)]
+        )
     if "buffer" in blame.evidence:
         return f"{blame.kind} was in buffer {blame.evidence['buffer']} before the step began"
     return f"{blame.kind} born in {blame.place}, {blame.operation}" + _bracket(_where(blame))

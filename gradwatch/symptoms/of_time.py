@@ -127,11 +127,11 @@ def slower_fused(signs: Signs) -> Seen | None:
 ROWS = (
     Row(
         name="small_kernels",
-        symptom="most kernels last a few microseconds: a step is mostly launches",
+        symptom="many kernels last hardly longer than their launch",
         cause="many small operations, each launched for itself",
         checked="kernels of a profiled step by length, beside the measured cost of a launch",
         remedy="fuse what follows on one another (torch.compile, gradwatch's fused layers), use "
-        "fused or foreach optimizers, submit the step as a CUDA graph, or make the batch larger",
+        "fused or foreach optimizers, on a GPU submit the step as a CUDA graph, or make the batch larger",
         check=small_kernels,
     ),
     Row(
@@ -155,13 +155,12 @@ ROWS = (
     Row(
         name="data_starved",
         symptom="the step waits for its batch",
-        cause="loading and preparing a batch takes longer than training on the one before it",
+        cause="batches are loaded between the steps (num_workers=0), or slower than the steps go",
         checked="time between asking for a batch and having it on the device, as a share of the "
         "step; the DataLoader's own settings",
         remedy="num_workers of 2 and more, persistent_workers=True, pin_memory=True with an "
         "accelerator, a larger prefetch_factor, and transforms done once instead of each epoch",
         check=starved,
-        severity="warning",
     ),
     Row(
         name="slower_after_fusing",
