@@ -76,7 +76,7 @@ def reads_noted(paths: Mapping[nn.Module, str]) -> Iterator[list[Read]]:
         return value
 
     reads: list[Read] = []
-    nn.Module.__getattribute__ = read  # type: ignore[method-assign]
+    nn.Module.__getattribute__ = read  # type: ignore[method-assign,assignment]
     try:
         yield reads
     finally:

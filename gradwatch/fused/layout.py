@@ -63,7 +63,10 @@ class ChannelsLast:
         self._before = []
 
     def follow(self, optimizer: Optimizer) -> None:
-        """Lay an optimizer's state out like the weights: mixed layouts take its slow way.
+        """Lay gradients and an optimizer's state out like the weights.
+
+        Mixed layouts take an optimizer's slow way, and a fused one reads them in the wrong order
+        (``Adam(fused=True)`` on a CPU) or refuses them (on CUDA).
 
         Args:
             optimizer: The optimizer.
@@ -72,4 +75,12 @@ class ChannelsLast:
             own = optimizer.state.get(weight, {})
             for name, value in own.items():
                 if isinstance(value, Tensor) and value.shape == weight.shape:
-                    own[name] = value.contiguous(memory_format=torch.channels_last)
+                    own[name] = _like(weight, value)
+            if weight.grad is not None:
+                weight.grad.data = _like(weight, weight.grad.data)
+
+
+def _like(weight: Tensor, value: Tensor) -> Tensor:
+    if value.stride() == weight.stride():
+        return value
+    return torch.empty_like(weight, dtype=value.dtype).copy_(value)

@@ -131,7 +131,7 @@ ROWS = (
         cause="many small operations, each launched for itself",
         checked="kernels of a profiled step by length, beside the measured cost of a launch",
         remedy="fuse what follows on one another (torch.compile, gradwatch's fused layers), use "
-        "fused or foreach optimizers, on a GPU submit the step as a CUDA graph, or make the batch larger",
+        "fused or foreach optimizers, make the batch larger, or submit the step as a CUDA graph",
         check=small_kernels,
     ),
     Row(
