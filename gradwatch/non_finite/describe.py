@@ -146,7 +146,7 @@ def _evidence(blame: Blame, micro_batches: int) -> dict[str, Evidence]:
         "known as": blame.cause_name,
     }
     told |= {name: value for name, value in words.items() if value not in {None, ""}}
-    known = {name: value for name, value in blame.evidence.items() if value != ""}  # noqa: PLC1901
+    known = {name: value for name, value in blame.evidence.items() if value != ""}
     return {**told, **known, "replay": blame.verdict}
 
 
