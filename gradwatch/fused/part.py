@@ -106,6 +106,8 @@ class FusedBackward(Part):
         self._wardrobe.take_off()
         if self._layout is not None:
             self._layout.turn(on=False)
+            for optimizer in self._followed:
+                self._layout.follow(optimizer)
         self._stage = self._layout = None
         self._followed.clear()
 

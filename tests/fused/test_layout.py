@@ -69,6 +69,39 @@ def test_state_of_the_optimizer_follows() -> None:
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_an_optimizer_goes_on_as_if_nothing_had_been_laid_out_anew(fused: bool) -> None:
+    """A fused one reads weight, gradient and state in one order: that of the memory."""
+    ends = []
+    for turns in (False, True):
+        torch.manual_seed(0)
+        model = Convolutions(slow_when_last=False)
+        optimizer = torch.optim.Adam(model.parameters(), 0.1, fused=fused)
+        layout = ChannelsLast(model)
+        for on in (False, True, True, False, False):
+            optimizer.zero_grad()
+            model(BATCH[0]).square().sum().backward()
+            if turns:
+                layout.turn(on=on)
+                layout.follow(optimizer)
+            optimizer.step()
+        ends.append([each.detach().clone() for each in model.parameters()])
+    torch.testing.assert_close(*ends, rtol=1e-3, atol=1e-4)
+
+
+def test_the_state_of_the_optimizer_comes_back_to_the_old_layout() -> None:
+    module, optimizers = build(Deep), []
+    module._make = lambda parameters: (
+        optimizers.append(torch.optim.Adam(parameters)) or optimizers[0]
+    )
+    options = FusedBackwardOptions(
+        **{**QUICK, "mode": "force", "after_steps": 1, "channels_last": True, "providers": ()}
+    )
+    fit(module, [FusedBackward(options)], make_loader(), max_epochs=1)
+    assert all(module.seen[-3:])
+    assert optimizers[0].state[module.conv[1].weight]["exp_avg"].is_contiguous()
+
+
 @pytest.mark.parametrize(("slow_when_last", "verdict"), [(False, "kept"), (True, "rolled back")])
 def test_it_is_kept_where_it_pays(slow_when_last: bool, verdict: str) -> None:
     model = Convolutions(slow_when_last=slow_when_last)
