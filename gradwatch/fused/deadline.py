@@ -65,9 +65,14 @@ def within(seconds: float, call: Callable[[], T], device: torch.device) -> T:
     """
     worker = _Worker(call, device)
     worker.start()
-    worker.join(seconds)
-    if worker.is_alive():
-        _abandon(worker)
+    try:
+        worker.join(seconds)
+    finally:
+        # Also where the user interrupts the wait.
+        late = worker.is_alive()
+        if late:
+            _abandon(worker)
+    if late:
         raise DeadlineError(f"the first call did not come back within {seconds:g} s")
     if worker.error is not None:
         raise worker.error

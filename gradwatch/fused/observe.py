@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,46 +68,29 @@ def observe(bench: Bench, dress: Dress) -> Seen:
     """
     seen, undo = Seen(), Undo()
 
+    def arrived(_grad: Tensor) -> None:
+        # Only a backward that is itself recorded runs with gradients on.
+        seen.differentiates_twice |= torch.is_grad_enabled()
+
     def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         seen.counts[module] += 1
         if module not in seen.visits:
             half = half_now(bench.device.type)
             seen.visits[module] = Visit(args, dict(kwargs), half)
             bench.half_types.update({half.dtype} - {None})
+        for each in tensors_in((args, kwargs)):
+            if each.grad_fn is not None:
+                each.register_hook(arrived)
 
     bench.rewind(dress)
     for module in bench.model.modules():
         if not isinstance(module, torch.jit.ScriptModule):
             undo.add(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
     try:
-        with _second_derivatives(seen):
-            bench.step()
+        bench.step()
     finally:
         undo()
     return seen
-
-
-@contextmanager
-def _second_derivatives(seen: Seen) -> Iterator[None]:
-    """Notice a backward that is itself to be differentiated."""
-    undo = Undo()
-    for name in ("grad", "backward"):
-        inner = getattr(torch.autograd, name)
-        undo.add(patch_instance(torch.autograd, name, _noticing(inner, seen)))
-    try:
-        yield
-    finally:
-        undo()
-
-
-def _noticing(inner: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - torch's own signature
-        position = 4
-        by_place = len(args) > position and bool(args[position])
-        seen.differentiates_twice |= bool(kwargs.get("create_graph")) or by_place
-        return inner(*args, **kwargs)
-
-    return call
 
 
 def record(bench: Bench, dress: Dress, candidate: Candidate) -> list[Call | None]:

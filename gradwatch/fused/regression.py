@@ -67,7 +67,12 @@ class Regression:
         Args:
             dress: Puts its forwards on.
         """
-        distance = self._distance(self._run(dress))
+        if not math.isfinite(self.drift):
+            return "the stock course is not finite, so that there is no measure"
+        try:
+            distance = self._distance(self._run(dress))
+        except Exception as error:  # noqa: BLE001 - whatever a provider's function raises
+            return f"the step raised {type(error).__name__}: {error}".partition("\n")[0]
         allowed = SLACK * self.drift + torch.finfo(torch.float32).eps
         if distance <= allowed:
             return ""

@@ -175,7 +175,11 @@ class Trial:
 
     def _parity(self, candidate: Candidate) -> Parity:
         worst = Parity(0.0, 0.0)
-        calls = record(self._bench, self._dress(self._kept), candidate)
+        try:
+            calls = record(self._bench, self._dress(self._kept), candidate)
+        except Exception as error:  # noqa: BLE001 - a block that was rewritten wrongly
+            told = f"{type(error).__name__}: {error}".partition("\n")[0]
+            return Parity(0.0, 0.0, f"the step raised {told}")
         for operation, call in zip(candidate.operations, calls, strict=True):
             if call is None or not any(grad is not None for grad in call.gradients):
                 return Parity(0.0, 0.0, NOT_CALLED)

@@ -60,7 +60,9 @@ def refuse_site(module: nn.Module) -> str | None:
         return "it is scripted: its forward is not Python's"
     if parametrize.is_parametrized(module):
         return "it is parametrized: its weight is computed anew at each access"
-    if "forward" in vars(module):
+    own = vars(module).get("forward")
+    # A model that was pickled in its swaps comes back with its class's forward on the instance.
+    if own is not None and getattr(own, "__func__", own) is not type(module).forward:
         return "its forward has been replaced already"
     if any(each._compiled_call_impl is not None for each in module.modules()):
         return "it is compiled: torch.compile fuses it on its own"

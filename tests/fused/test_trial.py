@@ -1,5 +1,6 @@
 """Prove, measure, keep or roll back: the loop on models of which the answer is known."""
 
+import pickle
 import time
 from collections.abc import Callable
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.autograd import grad
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
@@ -16,6 +18,7 @@ from gradwatch.fused.options import FusedBackwardOptions
 from gradwatch.fused.providers import Site
 from gradwatch.fused.rows import trial_table
 from gradwatch.fused.trial import Trial
+from gradwatch.fused.wardrobe import Wardrobe
 from gradwatch.ranks import Ranks
 from gradwatch.roofline.verdicts import LayerVerdict, VerdictKind
 from tests.fused.lab import (
@@ -269,6 +272,69 @@ def test_a_step_that_differentiates_its_gradients_is_refused() -> None:
     assert reason_of(result, "refused") == (
         "the step differentiates its gradients (create_graph=True)"
     )
+
+
+def test_one_that_imported_what_differentiates_is_found_out_as_well() -> None:
+    def penalised(model: nn.Module, batch: Any) -> Tensor:
+        x = batch[0].clone().requires_grad_()
+        (slope,) = grad(model(x).sum(), x, create_graph=True)
+        return (slope.norm(dim=1) - 1).square().mean()
+
+    result = run_trial(Net(), [Offers(nn.LayerNorm, quick)], loss=penalised, mode="force")
+    assert "create_graph=True" in reason_of(result, "refused")
+
+
+def test_one_that_fails_in_the_last_check_is_rolled_back_and_the_others_stay() -> None:
+    model: Any = Net()
+
+    def unlucky(self: nn.LayerNorm, x: Tensor) -> Tensor:
+        if self is model.blocks[0].norm:
+            raise RuntimeError("out of registers")
+        return quick(self, x)
+
+    result = run_trial(model, [Offers(nn.LayerNorm, named(unlucky))], mode="force")
+    assert [each.layer for each in result.kept] == ["blocks.1.norm"]
+    assert reason_of(result, "rolled back") == "the step raised RuntimeError: out of registers"
+
+
+def test_without_a_finite_course_nothing_is_kept() -> None:
+    def cliff(model: nn.Module, batch: Any) -> Tensor:
+        loss = loss_of(model, batch)
+        return loss if loss.detach() > start - 1e-5 else loss * float("nan")
+
+    model, batch = Net(), make_batch()
+    start = float(loss_of(model, batch).detach())
+    result = run_trial(model, [Offers(nn.LayerNorm, quick)], batch, loss=cliff, mode="force")
+    assert result.kept == ()
+    reasons = {row.reason for row in result.rows}
+    assert reasons == {"the stock course is not finite, so that there is no measure"}
+
+
+def test_an_interrupted_trial_leaves_the_model_as_it_was() -> None:
+    model, batch, calls = Net(SlowNorm), make_batch(), [0]
+    loss_of(model, batch).backward()
+    before = state_of(model)
+
+    def interrupted(each: nn.Module, batch: Any) -> Tensor:
+        calls[0] += 1
+        if calls[0] == 12:
+            raise KeyboardInterrupt
+        return loss_of(each, batch)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_trial(model, [Offers(SlowNorm, quick)], batch, loss=interrupted)
+    after = state_of(model)
+    assert same_gradients(before, after)
+    assert differences({**before, "gradients": 0}, {**after, "gradients": 0}) == []
+
+
+def test_a_model_that_was_pickled_in_its_swaps_can_be_tried_again() -> None:
+    model = Net()
+    wardrobe = Wardrobe()
+    wardrobe.wear(run_trial(model, [Offers(nn.LayerNorm, quick)], mode="force").kept)
+    loaded = pickle.loads(pickle.dumps(model))  # noqa: S301 - its own
+    kept = run_trial(loaded, [Offers(nn.LayerNorm, quick)], mode="force").kept
+    assert [each.layer for each in kept] == ["blocks.0.norm", "blocks.1.norm"]
 
 
 def compiled(model: Any) -> None:
