@@ -19,13 +19,13 @@ class Score(NamedTuple):
     Attributes:
         paid: Whether it is shown to gain what it has to.
         reason: The figures in a sentence.
-        comparison: The times.
+        comparison: The times; None where a run failed.
         peak_bytes: Change of the peak of allocated memory; None where nobody counts it.
     """
 
     paid: bool
     reason: str
-    comparison: Comparison
+    comparison: Comparison | None
     peak_bytes: int | None
 
 
@@ -60,9 +60,10 @@ class Contest:
             gather=self._ranks.gather,
         )
         errors = [each for each in self._ranks.gather(clock.error) if each]
-        paid = not errors and found.faster(wanted)
-        reason = errors[0] if errors else _why(found, paid=paid)
-        return Score(paid, reason, found, None if errors else self._memory(before, after))
+        if errors:
+            return Score(paid=False, reason=errors[0], comparison=None, peak_bytes=None)
+        paid = found.faster(wanted)
+        return Score(paid, _why(found, paid=paid), found, self._memory(before, after))
 
     def _memory(self, before: Dress, after: Dress) -> int | None:
         without, with_it = self._bench.peak_bytes(before), self._bench.peak_bytes(after)

@@ -1,5 +1,6 @@
 """Prove, measure, keep or roll back: the loop on models of which the answer is known."""
 
+import math
 import pickle
 import time
 from collections.abc import Callable
@@ -295,6 +296,24 @@ def test_one_that_fails_in_the_last_check_is_rolled_back_and_the_others_stay() -
     result = run_trial(model, [Offers(nn.LayerNorm, named(unlucky))], mode="force")
     assert [each.layer for each in result.kept] == ["blocks.1.norm"]
     assert reason_of(result, "rolled back") == "the step raised RuntimeError: out of registers"
+
+
+def test_one_that_fails_while_it_is_measured_has_no_times() -> None:
+    left = [10]
+
+    def tiring(self: nn.LayerNorm, x: Tensor) -> Tensor:
+        left[0] -= 1
+        if left[0] < 0:
+            raise RuntimeError("out of registers")
+        return quick(self, x)
+
+    result = run_trial(Net(SlowNorm), [Offers(SlowNorm, named(tiring))])
+    (row,) = result.rows
+    assert (row.verdict, row.reason) == (
+        "rolled back",
+        "the step raised RuntimeError: out of registers",
+    )
+    assert math.inf not in row.cells()
 
 
 def test_without_a_finite_course_nothing_is_kept() -> None:
