@@ -111,8 +111,9 @@ class Hook:
         self._call = call
 
     def __call__(self, *args: object) -> None:
-        """Run the hook."""
-        self._call(*args)
+        """Run the hook; not where a compiler traces the module it hangs on."""
+        if not torch.compiler.is_compiling():
+            self._call(*args)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[object, ...]]:
         """Reduce to a bound method that takes anything and returns None."""
@@ -126,14 +127,23 @@ class Taps:
         model: The model, unwrapped.
         layers: The layers to watch.
         native: Use ``register_full_backward_hook`` instead of tensor hooks.
+        compiled: Whether layers may run in a compiled wrapper, where hooks stand still.
 
     Attributes:
         calls: Layer → number of forward calls seen, in the order of the first call.
         gradients: (layer, 0-d norm) of each output gradient, in order of arrival.
     """
 
-    def __init__(self, model: nn.Module, layers: tuple[Layer, ...], *, native: bool) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        layers: tuple[Layer, ...],
+        *,
+        native: bool,
+        compiled: bool = False,
+    ) -> None:
         """Remember what to watch; nothing is attached yet."""
+        self._uncalled = "compiled" if compiled else "never called"
         self._model, self._layers, self._native = model, layers, native
         self._blocked: dict[nn.Module, str] = {}
         self._seen_output: set[str] = set()
@@ -197,7 +207,7 @@ class Taps:
         if layer.module in self._blocked:
             reason = self._blocked[layer.module]
         elif layer.name not in self.calls:
-            reason = "never called"
+            reason = self._uncalled
         elif layer.name not in self._seen_output:
             reason = _NO_LEAVES
         else:

@@ -49,6 +49,7 @@ class StepReader:
         ranks: The processes that train together.
         needs: What is wanted.
         native: Tap with torch's own full backward hooks.
+        compiled: Whether a part of the model as it is called is compiled.
 
     Attributes:
         order: Layer names in execution order, registration order before the first step.
@@ -56,13 +57,20 @@ class StepReader:
     """
 
     def __init__(
-        self, model: nn.Module, host: Host, ranks: Ranks, needs: Needs, *, native: bool
+        self,
+        model: nn.Module,
+        host: Host,
+        ranks: Ranks,
+        needs: Needs,
+        *,
+        native: bool,
+        compiled: bool,
     ) -> None:
         """Walk the model; nothing is attached yet."""
         self._model, self._host, self._ranks, self._needs = model, host, ranks, needs
         self._layers = LayerMap(model)
         self._views: dict[int, OptimizerView] = {}
-        self._taps = Taps(model, self._layers.layers, native=native)
+        self._taps = Taps(model, self._layers.layers, native=native, compiled=compiled)
         self._cuts = CutProbe(model)
         self.order = self._layers.names
         self.stale = StaleWatch()

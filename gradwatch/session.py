@@ -14,7 +14,7 @@ import torch
 from gradwatch.containment import contained
 from gradwatch.errors import NonFiniteGradientError
 from gradwatch.jury import Jury
-from gradwatch.layers import unwrap
+from gradwatch.layers import is_compiled, unwrap
 from gradwatch.parts import Stage
 from gradwatch.pending import Ledger, Pending
 from gradwatch.ranks import Ranks
@@ -77,8 +77,10 @@ class Session:
         self._needs = self.jury.needs
         self._ledger = Ledger(self.jury.scalars, with_flow=self._needs.flow)
         self._ranks = Ranks()
-        native = options.backward_hooks == "module"
-        self._reader = StepReader(self.model, host, self._ranks, self._needs, native=native)
+        native, compiled = options.backward_hooks == "module", is_compiled(model)
+        self._reader = StepReader(
+            self.model, host, self._ranks, self._needs, native=native, compiled=compiled
+        )
         keep = self._needs.replay
         self.window = Window(self.model, keep=keep, byte_budget=options.byte_budget)
         self._untap, self._steps, self._logged = Undo(), 0, True

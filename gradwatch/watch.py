@@ -86,6 +86,7 @@ def watch(
         ConfigurationError: If an option cannot be meant.
 
     Examples:
+        >>> import torch
         >>> model = nn.Linear(4, 1)
         >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         >>> with watch(model, optimizer, console=False) as watched:

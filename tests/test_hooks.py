@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from gradwatch import MemorySink, watch
 from gradwatch.hooks import Taps, tensors_in
 from gradwatch.layers import LayerMap
 
@@ -121,3 +122,18 @@ def test_tensors_are_found_to_a_depth() -> None:
         deep = [deep]
     assert list(tensors_in(deep)) == []
     assert len(list(tensors_in({"a": (torch.ones(1), {torch.ones(2)})}))) == 2
+
+
+def test_a_compiled_wrapper_is_traced_without_the_hooks_and_said_to_be_compiled() -> None:
+    net, sink = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), MemorySink()
+    torch._dynamo.reset()
+    compiled: Any = torch.compile(net, backend="eager", fullgraph=True)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    with watch(compiled, optimizer, console=False, sinks=[sink]) as watched:
+        for _ in range(2):
+            optimizer.zero_grad()
+            compiled(torch.randn(5, 4)).sum().backward()
+            optimizer.step()
+    assert [each.reason for each in sink.coverage] == ["compiled", "compiled"]
+    assert watched.findings == ()
+    torch._dynamo.reset()

@@ -62,7 +62,8 @@ def _below(kind: type) -> Iterator[type]:
 
 def _has_graph(tensor: Tensor) -> bool:
     try:
-        return tensor.grad_fn is not None
+        # A compiler's stand-ins hold no memory, and their sizes are no numbers.
+        return tensor.grad_fn is not None and all(type(size) is int for size in tensor.shape)
     except (ReferenceError, RuntimeError):
         return False
 

@@ -18,8 +18,9 @@ ROOT = Path(__file__).parents[2]
 FILES = sorted([*(ROOT / "gradwatch").rglob("*.py"), *(ROOT / "callbacks").rglob("*.py")])
 SHIPS_AS = {"PIL": "pillow"}
 
-# Used where they are found: Lightning's other name, and what a CUDA build of torch brings along.
-NEVER_REQUIRED = {"pytorch_lightning", "triton", "typing_extensions", "jinja2"}
+# Used where they are found: Lightning's other name, what a CUDA build of torch brings along, and
+# another provider of fused layers.
+NEVER_REQUIRED = {"pytorch_lightning", "triton", "typing_extensions", "jinja2", "liger_kernel"}
 
 
 def read_project_table() -> dict[str, Any]:
