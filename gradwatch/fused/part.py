@@ -136,8 +136,8 @@ class FusedBackward(Part):
 
     def __getstate__(self) -> dict[str, Any]:
         """Copy and pickle as a part that plays on no model; what was kept goes along."""
-        stock = {"_stage": None, "_wardrobe": Wardrobe(), "_layout": None, "_followed": set()}
-        return {**vars(self), **stock}
+        detached = {"_stage": None, "_layout": None}
+        return {**vars(self), **detached, "_wardrobe": Wardrobe(), "_followed": set()}
 
 
 def _device_name(device: torch.device) -> str:

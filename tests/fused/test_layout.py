@@ -90,10 +90,13 @@ def test_an_optimizer_goes_on_as_if_nothing_had_been_laid_out_anew(fused: bool) 
 
 
 def test_the_state_of_the_optimizer_comes_back_to_the_old_layout() -> None:
-    module, optimizers = build(Deep), []
-    module._make = lambda parameters: (
-        optimizers.append(torch.optim.Adam(parameters)) or optimizers[0]
-    )
+    module, optimizers = build(Deep), list[torch.optim.Optimizer]()
+
+    def make(parameters: Any) -> torch.optim.Optimizer:
+        optimizers.append(torch.optim.Adam(parameters))
+        return optimizers[0]
+
+    module._make = make
     options = FusedBackwardOptions(
         **{**QUICK, "mode": "force", "after_steps": 1, "channels_last": True, "providers": ()}
     )

@@ -170,7 +170,7 @@ def test_a_record_with_nothing_but_its_header_still_makes_a_page() -> None:
 
 
 def test_numbers_no_axis_can_bear_cost_the_pictures_and_not_the_report() -> None:
-    ends = {"mem/process_MiB": 1.0, **dict.fromkeys(PHASES, 1.8e308)}
+    ends: dict[str, Any] = {"mem/process_MiB": 1.0, **dict.fromkeys(PHASES, 1.8e308)}
     page = page_of(step(0, **ends), fault(0))
     assert "There is nothing to draw yet." in page.text
     assert len([tag for tag, attrs in page.tags if "card" in str(attrs.get("class"))]) == 1
