@@ -202,13 +202,15 @@ def _reason(verdict: LayerVerdict, need: Need, time: LayerTime, ceilings: Ceilin
         return (
             f"its {verdict.moved_bytes / 1e6:,.4g} MB alone need {_ms(need.bandwidth)} and its "
             f"arithmetic {_ms(need.arithmetic)}; it took {_ms(time.both)}, at "
-            f"{rate / 1e9:,.3g} GB/s ({share:.0%} of the copy bandwidth)"
+            f"{rate / 1e9:,.3g} GB/s ({share:.0%} of the copy bandwidth), "
+            f"{_against_ridge(verdict, ceilings)}"
         )
     if verdict.kind == "compute-bound":
         achieved = verdict.flops / time.both / 1e9 if time.both > 0 else 0.0
         return (
             f"its {verdict.flops / 1e9:,.3g} GFLOP alone need {_ms(need.arithmetic)} and its "
-            f"bytes {_ms(need.bandwidth)}; it took {_ms(time.both)}, at {achieved:,.3g} GFLOP/s"
+            f"bytes {_ms(need.bandwidth)}; it took {_ms(time.both)}, at {achieved:,.3g} GFLOP/s, "
+            f"{_against_ridge(verdict, ceilings)}"
         )
     if verdict.kind == "launch-bound":
         return (
@@ -219,6 +221,16 @@ def _reason(verdict: LayerVerdict, need: Need, time: LayerTime, ceilings: Ceilin
     return (
         f"nothing runs for {_ms(time.idle)} of the {_ms(time.held)} that it holds the step up; "
         f"the launches of its {time.kernels:.0f} kernels need {_ms(need.launches)}"
+    )
+
+
+def _against_ridge(verdict: LayerVerdict, ceilings: Ceilings) -> str:
+    """Say on which side of the ridge a layer lies, by the rate of float32 where that is known."""
+    rates = ceilings.matrix_flops_per_second
+    dtype = "float32" if "float32" in rates else max(rates, key=lambda name: rates[name])
+    return (
+        f"{verdict.intensity:,.3g} FLOP/B, where the ridge of {dtype} lies at "
+        f"{ceilings.ridge(dtype):,.3g}"
     )
 
 

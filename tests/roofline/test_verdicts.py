@@ -36,6 +36,7 @@ def test_bytes_that_need_more_than_the_arithmetic_bound_a_layer() -> None:
     assert own.gain_share == pytest.approx(0.15)
     assert "its 1,000 MB alone need 10 ms and its arithmetic 1 ms" in own.reason
     assert "40 GB/s (40% of the copy bandwidth)" in own.reason
+    assert "FLOP/B, where the ridge of float32 lies at" in own.reason
 
 
 def test_nothing_is_gained_where_the_ceiling_is_reached() -> None:
