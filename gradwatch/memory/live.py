@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # What made a tensor, and its sizes.
 Kind = tuple[str, tuple[int, ...]]
+_OLDEST_FIRST = (2, 1, 0)
 _LONGEST_WAY = 4
 _CONTAINERS = (list, dict, tuple, set)
 
@@ -47,10 +48,15 @@ class Held(NamedTuple):
 
 
 def with_graph() -> list[Tensor]:
-    """Give every tensor that Python holds and that has a graph behind it."""
+    """Give every tensor that Python holds and that has a graph behind it, the oldest first."""
     kinds = {Tensor, *_below(Tensor)}
     # By type and not isinstance: a lazy proxy would be imported by being asked for its class.
-    return [each for each in gc.get_objects() if type(each) in kinds and _has_graph(each)]
+    return [
+        each
+        for generation in _OLDEST_FIRST
+        for each in gc.get_objects(generation)
+        if type(each) in kinds and _has_graph(each)
+    ]
 
 
 def _below(kind: type) -> Iterator[type]:
