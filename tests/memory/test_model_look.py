@@ -1,6 +1,7 @@
 """The memory story over real fits: what is saved, which gradients outlive, who keeps graphs."""
 
 import copy
+import gc
 from typing import Any
 
 import pytest
@@ -30,6 +31,12 @@ class FullCard:
 
 def watched(sink: MemorySink, part: MemoryDelta) -> MonitorCallback:
     return MonitorCallback((part,), Configuration(sinks=(sink,), console=False, record=False))
+
+
+@pytest.fixture(autouse=True)
+def no_rest_of_others() -> None:
+    """Let go of what other tests have left in circles: it is alive until someone collects it."""
+    gc.collect()
 
 
 class Collects(Net):
