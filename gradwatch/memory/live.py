@@ -140,9 +140,10 @@ def _held(
 ) -> Held:
     retained = sum(tensor.retains_grad for tensor in tensors)
     size = sum(tensor.nbytes for tensor in tensors if not tensor.is_sparse)
-    # The oldest: the newest is still in use by the step at hand.
-    holder = _holder(tensors[0], [tensors], names)
-    return Held(operation, shape, len(tensors), retained, size, holder)
+    # The newest is still in use by the step at hand, so what most of them are held by is told.
+    places = (len(tensors) // 2, 0, -1)
+    holders = Counter(_holder(tensors[place], [tensors], names) for place in places)
+    return Held(operation, shape, len(tensors), retained, size, holders.most_common(1)[0][0])
 
 
 def _holder(value: object, ours: list[object], names: dict[int, str]) -> str:

@@ -1,5 +1,6 @@
 """Records to feed a sink with, and offline W&B runs read back from their file."""
 
+import contextlib
 import json
 import struct
 import time
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import wandb
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from wandb.proto import wandb_internal_pb2
 
 from gradwatch.findings import Finding
@@ -78,6 +80,8 @@ def read_payloads(data: bytes) -> Iterator[bytes]:
             continue
         _, length, kind = HEAD.unpack_from(data, place)
         chunk = data[place + HEAD.size : place + HEAD.size + length]
+        if len(chunk) < length:
+            return
         payload = chunk if kind in FIRST_OR_WHOLE else payload + chunk
         place += HEAD.size + length
         if kind in WHOLE_OR_LAST:
@@ -99,8 +103,12 @@ class OfflineRun:
             self.records = self._read()
 
     def _read(self) -> list[Any]:
-        parse = vars(wandb_internal_pb2)["Record"].FromString
-        return [parse(payload) for payload in read_payloads(self.file.read_bytes())]
+        parse, records = vars(wandb_internal_pb2)["Record"].FromString, []
+        # What is being written this moment is read again until it is whole.
+        with contextlib.suppress(DecodeError):
+            for payload in read_payloads(self.file.read_bytes()):
+                records.append(parse(payload))  # noqa: PERF401 - those before a torn one stay
+        return records
 
     def rows(self) -> list[dict[str, Any]]:
         """Give the rows of history as dicts."""
