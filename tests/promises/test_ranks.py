@@ -1,54 +1,21 @@
 """Two processes that train together decide together, and watching them changes no bit."""
 
-import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from tests.kit import differences
+from tests.two_processes_kit import run_two
 
 SCRIPT = Path(__file__).with_name("two_processes.py")
-ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 240
-
-
-def find_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
-def start(rank: int, port: int, folder: Path) -> "subprocess.Popen[str]":
-    together = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-    own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "NODE_RANK": "0", "PYTHONPATH": str(ROOT)}
-    return subprocess.Popen(
-        [sys.executable, "-W", "ignore", str(SCRIPT), str(folder)],
-        env={**os.environ, **together, **own, "OMP_NUM_THREADS": "1"},
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
 
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Give what each rank saw; a rank that hangs fails the tests."""
-    folder, port = tmp_path_factory.mktemp("ranks"), find_port()
-    processes = [start(rank, port, folder) for rank in range(2)]
-    try:
-        outputs = [process.communicate(timeout=PATIENCE_SECONDS)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [0, 0], "\n".join(outputs)
-    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(2)]
+    return run_two(SCRIPT, tmp_path_factory.mktemp("ranks"), PATIENCE_SECONDS)
 
 
 @pytest.mark.parametrize(

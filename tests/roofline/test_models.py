@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gradwatch.roofline import RooflineOptions, profile
 
-transformers = pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 ONCE = RooflineOptions(warmup_steps=0, timed_steps=1, traced_steps=1)
 SMALL = {

@@ -71,10 +71,12 @@ def test_one_logger_needs_no_list(make_record: MakeRecord) -> None:
 
 @pytest.mark.parametrize("nothing", [None, False])
 def test_no_logger_is_fine(nothing: Literal[False] | None, make_record: MakeRecord) -> None:
-    sink = LoggerSink(nothing)
+    told: list[str] = []
+    sink = LoggerSink(nothing, tell=told.append)
     sink.start([])
     sink.record(make_record())
     sink.close()
+    assert told == []
 
 
 @pytest.mark.parametrize("listed", [False, True])
