@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from gradwatch.findings import OWN_LINES, Evidence
+from gradwatch.health import say_rule
 from gradwatch.report.markup import Html, tag
-from gradwatch.report.verdict import Group, say_rule
+from gradwatch.report.verdict import Group
 
 OPEN = 3
 # What follows is shut away together: the first findings tell the story.

@@ -4,9 +4,9 @@ from collections import Counter
 from datetime import datetime
 
 from gradwatch.findings import Severity
+from gradwatch.health import Verdict
 from gradwatch.report.markup import Html, join, tag
 from gradwatch.report.story import Story
-from gradwatch.report.verdict import Verdict
 from gradwatch.sinks.record import FORMAT
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")

@@ -15,6 +15,7 @@ from importlib import metadata, resources
 from string import Template
 from typing import Any
 
+from gradwatch.health import Verdict
 from gradwatch.host import RUNS
 from gradwatch.report.faults import show_findings
 from gradwatch.report.figures import draw, hover_data, show_figures
@@ -22,7 +23,7 @@ from gradwatch.report.listing import show_configuration, show_coverage, show_tab
 from gradwatch.report.markup import Html, join, tag
 from gradwatch.report.overview import say_time, show_verdict
 from gradwatch.report.story import Story
-from gradwatch.report.verdict import Verdict, group, judge
+from gradwatch.report.verdict import group, judge
 
 SECTIONS = ("verdict", "findings", "pictures", "tables", "coverage", "configuration")
 # In a script's data these would end it or begin a comment.

@@ -8,10 +8,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from gradwatch.errors import ConfigurationError
 from gradwatch.findings import Finding
+from gradwatch.health import Signs
 from gradwatch.history import History
 from gradwatch.readings import StepRecord
 from gradwatch.sinks.record_reader import Line, stream
@@ -36,10 +35,9 @@ class Story:
         headers: Versions, configuration and coverage; one for each start.
         starts: First recorded step of each start that recorded any.
         history: What was recorded, in bins.
-        records: Number of recorded steps.
+        signs: What it showed of its health: recorded steps, the first non-finite one.
         first_step: First recorded optimizer step; None where nothing was recorded.
         last_step: The last one.
-        first_bad_step: First step that was told or recorded as non-finite; None without one.
         findings: Findings, in order.
         tables: The last table of each name.
         ended: When the last start of the run came to its end, in whatever way; empty where it
@@ -54,10 +52,9 @@ class Story:
     headers: list[Mapping[str, Any]] = field(default_factory=list)
     starts: list[int] = field(default_factory=list)
     history: History = field(default_factory=lambda: History(COLUMNS))
-    records: int = 0
+    signs: Signs = field(default_factory=Signs)
     first_step: int | None = None
     last_step: int | None = None
-    first_bad_step: int | None = None
     findings: list[Finding] = field(default_factory=list)
     tables: dict[str, Table] = field(default_factory=dict)
     ended: str = ""
@@ -87,23 +84,26 @@ class Story:
         self.ended = str(value.get("time", "")) if kind == "footer" else ""
 
     def _take_record(self, record: StepRecord) -> None:
-        self.records += 1
+        self.signs.record(record)
         self.first_step = record.step if self.first_step is None else self.first_step
         self.last_step = max(record.step, self.last_step or 0)
         if len(self.starts) < len(self.headers):
             self.starts.append(record.step)
-        if record.flow is not None and np.isinf(record.flow.grad_norm).any():
-            self._mark_bad(record.step)
         self.history.add(record)
 
     def _take_finding(self, finding: Finding) -> None:
         self.findings.append(finding)
-        if finding.rule == "non_finite":
-            self._mark_bad(finding.step)
+        self.signs.finding(finding)
 
-    def _mark_bad(self, step: int) -> None:
-        known = self.first_bad_step
-        self.first_bad_step = step if known is None else min(step, known)
+    @property
+    def records(self) -> int:
+        """Number of recorded steps."""
+        return self.signs.records
+
+    @property
+    def first_bad_step(self) -> int | None:
+        """First step that was told or recorded as non-finite; None without one."""
+        return self.signs.first_bad_step
 
 
 def read_story(path: Path, *, run: int | None = None, progress: Progress = lambda _: None) -> Story:

@@ -109,6 +109,7 @@ class WandbSink:
     def record(self, record: StepRecord) -> None:
         """Write scalars where asked to, and pictures when it is time."""
         self._log_step = record.log_step
+        self._story.record(record)
         self._fuse.run(lambda: self._write(record))
         if self._pictures is not None:
             self._pictures.record(record)

@@ -8,12 +8,14 @@ import pytest
 import wandb
 
 from gradwatch.findings import Finding
+from gradwatch.readings import StepRecord
 from gradwatch.sinks import WandbSink
 from gradwatch.sinks.story import MOST_KEPT, Story
 from gradwatch.sinks.wandb_tables import told_table
 from gradwatch.tables import Table
 
 MakeFinding = Callable[..., Finding]
+MakeRecord = Callable[..., StepRecord]
 FinishRun = Callable[[], Any]
 
 
@@ -25,8 +27,11 @@ def test_the_first_of_the_gravest_is_the_worst(make_finding: MakeFinding) -> Non
     assert story.summary()["flow/finding_count"] == 3
 
 
-def test_what_is_only_worth_knowing_leaves_a_run_healthy(make_finding: MakeFinding) -> None:
+def test_what_is_only_worth_knowing_leaves_a_run_healthy(
+    make_finding: MakeFinding, make_record: MakeRecord
+) -> None:
     story = Story()
+    story.record(make_record())
     story.add(make_finding(severity="info"))
     assert story.summary() == {"flow/finding_count": 0, "flow/verdict": "healthy"}
 
