@@ -1,14 +1,15 @@
 """Tensors that keep a graph alive: found by looking once at everything Python holds.
 
-A walk over all objects takes a tenth of a second for a million of them, so it is taken twice in
-a run and where memory grows, never on a step of its own accord.
+A walk over all objects takes a tenth of a second for a million of them, so it is taken before the
+first step, twice in a run and where memory grows, never on a step of its own accord.
 """
 
 from __future__ import annotations
 
 import gc
+import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 Kind = tuple[str, tuple[int, ...]]
 _OLDEST_FIRST = (2, 1, 0)
 _LONGEST_WAY = 4
+_MOST_ASKED = 9
 _CONTAINERS = (list, dict, tuple, set)
 
 
@@ -47,15 +49,32 @@ class Held(NamedTuple):
     holder: str = ""
 
 
-def with_graph() -> list[Tensor]:
-    """Give every tensor that Python holds and that has a graph behind it, the oldest first."""
+class Older:
+    """The tensors with a graph that are alive now, to be left out later; none is kept alive."""
+
+    def __init__(self) -> None:
+        """Look at them once."""
+        self._known = {id(tensor): weakref.ref(tensor) for tensor in with_graph()}
+
+    def __contains__(self, tensor: object) -> bool:
+        """Tell whether a tensor is one of them: an address alone may be another's by now."""
+        known = self._known.get(id(tensor))
+        return known is not None and known() is tensor
+
+
+def with_graph(older: Container[Tensor] = ()) -> list[Tensor]:
+    """Give every tensor that Python holds and that has a graph behind it, the oldest first.
+
+    Args:
+        older: Those that are left out.
+    """
     kinds = {Tensor, *_below(Tensor)}
     # By type and not isinstance: a lazy proxy would be imported by being asked for its class.
     return [
         each
         for generation in _OLDEST_FIRST
         for each in gc.get_objects(generation)
-        if type(each) in kinds and _has_graph(each)
+        if type(each) in kinds and _has_graph(each) and each not in older
     ]
 
 
@@ -74,8 +93,11 @@ def _has_graph(tensor: Tensor) -> bool:
         return False
 
 
-def census() -> dict[Kind, int]:
+def census(older: Container[Tensor] = ()) -> dict[Kind, int]:
     """Count the tensors with a graph behind them by what made them and their sizes.
+
+    Args:
+        older: Those that are left out.
 
     Examples:
         >>> import torch
@@ -84,7 +106,7 @@ def census() -> dict[Kind, int]:
         >>> census()["exp", (3,)] >= 5
         True
     """
-    return dict(Counter(_kind(tensor) for tensor in with_graph()))
+    return dict(Counter(_kind(tensor) for tensor in with_graph(older)))
 
 
 def _kind(tensor: Tensor) -> Kind:
@@ -116,15 +138,16 @@ def grown(
     return sorted(kinds, key=more.__getitem__, reverse=True)
 
 
-def describe(kinds: Sequence[Kind], model: nn.Module) -> list[Held]:
+def describe(kinds: Sequence[Kind], model: nn.Module, older: Container[Tensor] = ()) -> list[Held]:
     """Say of some kinds of tensors how many there are and what holds them.
 
     Args:
         kinds: Operation and sizes of each.
         model: The model, whose modules are named.
+        older: Tensors that are left out.
     """
     alive: dict[Kind, list[Tensor]] = {kind: [] for kind in kinds}
-    for tensor in with_graph():
+    for tensor in with_graph(older):
         kind = _kind(tensor)
         if kind in alive:
             alive[kind].append(tensor)
@@ -140,28 +163,57 @@ def _held(
 ) -> Held:
     retained = sum(tensor.retains_grad for tensor in tensors)
     size = sum(tensor.nbytes for tensor in tensors if not tensor.is_sparse)
-    # The newest is still in use by the step at hand, so what most of them are held by is told.
-    places = (len(tensors) // 2, 0, -1)
-    holders = Counter(_holder(tensors[place], [tensors], names) for place in places)
-    return Held(operation, shape, len(tensors), retained, size, holders.most_common(1)[0][0])
+    holder = _holder(_some(tensors), [tensors], names)
+    return Held(operation, shape, len(tensors), retained, size, holder)
 
 
-def _holder(value: object, ours: list[object], names: dict[int, str]) -> str:
-    """Follow who refers to a value until something has a name in the user's code."""
-    way = ""
+def _some(values: Sequence[Any]) -> list[Any]:
+    """Give a few, evenly spread: to ask who holds one costs a walk over everything."""
+    return list(values[:: -(-len(values) // _MOST_ASKED)])
+
+
+def _holder(values: list[Any], ours: list[object], names: dict[int, str]) -> str:
+    """Follow who refers to most of the values until it has a name in the user's code.
+
+    The step at hand holds its own tensor in places of its own, so what holds one of several tells
+    nothing as long as something holds more of them.
+    """
+    way, seen = "", Counter[str]()
     for _ in range(_LONGEST_WAY):
-        users = [each for each in gc.get_referrers(value) if not _is_ours(each, ours)]
+        ours.append(values)
+        users = [each for each in gc.get_referrers(*values) if not _is_ours(each, ours)]
         ours.append(users)
-        named = next((name for each in users for name in _names(each, value, names)), "")
-        if named:
-            return named + way
-        box = next((each for each in users if type(each) in _CONTAINERS), None)
-        if box is None:
-            # The variables of a running function refer to nothing that can be asked.
-            return f"a {type(value).__name__} in a local variable{way}" if way else ""
-        way = f"[{_key(box, value)}]{way}"
-        value = box
-    return ""
+        found = Counter(name for value in values for name in _named(value, users, names))
+        seen.update({name + way: count for name, count in found.items()})
+        if found and 2 * found.most_common(1)[0][1] > len(values):
+            return found.most_common(1)[0][0] + way
+        boxes, keys = {}, Counter[str]()
+        for box, key in (each for value in values for each in _boxes(value, users)):
+            boxes[id(box)], keys[key] = box, keys[key] + 1
+        if not boxes:
+            break
+        way = keys.most_common(1)[0][0] + way
+        values = _some(list(boxes.values()))
+        # Nothing of this walk may be taken for a holder by its next step.
+        boxes.clear()
+    else:
+        return next((name for name, _ in seen.most_common(1)), "")
+    # The variables of a running function refer to nothing that can be asked.
+    nameless = f"a {type(values[0]).__name__} in a local variable{way}" if way else ""
+    return next((name for name, _ in seen.most_common(1)), nameless)
+
+
+def _named(value: object, users: Sequence[object], names: dict[int, str]) -> list[str]:
+    # A variable of a running function holds what the step at hand still needs: it comes last.
+    lasting = sorted(users, key=lambda each: isinstance(each, FrameType))
+    return list(dict.fromkeys(name for each in lasting for name in _names(each, value, names)))
+
+
+def _boxes(value: object, users: Sequence[object]) -> Iterator[tuple[Any, str]]:
+    """Give the containers that hold a value, and how it is taken out of each."""
+    for each in users:
+        if type(each) in _CONTAINERS and any(held is value for held in gc.get_referents(each)):
+            yield each, f"[{_key(each, value)}]"
 
 
 def _is_ours(value: object, ours: list[object]) -> bool:

@@ -6,7 +6,7 @@ import operator
 from typing import TYPE_CHECKING
 
 from gradwatch.graph.places import Places
-from gradwatch.memory.live import Held, census, describe, grown
+from gradwatch.memory.live import Held, Older, census, describe, grown
 from gradwatch.memory.saved import SavedMemory, measure_saved
 from gradwatch.memory.story import CLEARED_LATE, NEVER_NONE
 from gradwatch.undo import Undo
@@ -36,6 +36,7 @@ class ModelLook:
     def __init__(self, model: nn.Module) -> None:
         self._model, self._places, self._undo = model, Places(model), Undo()
         self._before: dict[Kind, int] = {}
+        self._older: Older | None = None
         self._open, self._over = False, False
         self.saved = SavedMemory()
         self.held_bytes, self.cleared = 0, ""
@@ -71,9 +72,13 @@ class ModelLook:
         grads = (parameter.grad for parameter in self._model.parameters())
         return sum(grad.nbytes for grad in grads if grad is not None and not grad.is_sparse)
 
+    def leave_out(self) -> None:
+        """Leave what is alive now out of all counts: what kept it has nothing to do with this."""
+        self._older = Older()
+
     def count(self) -> None:
         """Count the tensors with a graph that are alive."""
-        self._before = census()
+        self._before = self._census()
 
     def kept(self, steps: int) -> list[Held]:
         """Say which tensors with a graph have become more since they were counted.
@@ -81,7 +86,7 @@ class ModelLook:
         Args:
             steps: Optimizer steps since then.
         """
-        return describe(grown(self._before, census(), steps)[:MOST_KINDS], self._model)
+        return self._describe(grown(self._before, self._census(), steps))
 
     def alive(self, least: int) -> list[Held]:
         """Say which kinds of tensors with a graph there are many of.
@@ -89,9 +94,15 @@ class ModelLook:
         Args:
             least: Fewest that are many.
         """
-        counts = sorted(census().items(), key=operator.itemgetter(1), reverse=True)
+        counts = sorted(self._census().items(), key=operator.itemgetter(1), reverse=True)
         kinds = [kind for kind, count in counts if count >= least]
-        return describe(kinds[:MOST_KINDS], self._model)
+        return self._describe(kinds)
+
+    def _census(self) -> dict[Kind, int]:
+        return census(self._older or ())
+
+    def _describe(self, kinds: Sequence[Kind]) -> list[Held]:
+        return describe(kinds[:MOST_KINDS], self._model, self._older or ())
 
     def take_off(self) -> None:
         """Take the hooks off."""

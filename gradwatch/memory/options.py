@@ -25,8 +25,8 @@ class MemoryOptions:
         full: Share of the device's memory that the peak must have come to before anything is
             said that is only a matter of making room.
         held: Share of the peak that gradients take while the next forward runs, to be told.
-        live_objects: Look twice, after ``window_steps`` and as many again, at all that Python
-            holds for tensors that keep a graph alive; and where memory grows.
+        live_objects: Look before the first step, after ``window_steps`` and as many again at all
+            that Python holds for tensors that keep a graph alive; and where memory grows.
         cooldown_steps: Steps before the same rule speaks again.
 
     Raises:

@@ -73,6 +73,8 @@ class MemoryDelta(Part):
         if self._source is None:
             self._source = source_in_use()
         if border == "before_forward" and self._look is not None:
+            if self._begins and not self._steps and self.options.live_objects:
+                self._look.leave_out()
             self._look.begin_forward(gradients=self._begins and logged)
             self._begins = False
         if border == "after_step":

@@ -1,5 +1,6 @@
 """Tensors that keep a graph alive, found among all that Python holds."""
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gradwatch.memory import Held, census, describe, grown
+from gradwatch.memory.live import Older, with_graph
 
 COLLECTED: list[Tensor] = []
 
@@ -69,6 +71,32 @@ def test_a_local_list_is_called_one() -> None:
     (held,) = run(lambda model, loss: kept.append(loss))
     # A closure's variable has a cell, and that is all that refers to the list.
     assert held.number == len(kept) == 20
+
+
+def test_running_functions_that_hold_a_few_are_not_what_holds_them_all() -> None:
+    def ask_with_some(kept: list[Tensor], depth: int) -> list[Held]:
+        loss = kept[-depth] if depth else kept[0]
+        if depth < 5:
+            return ask_with_some(kept, depth + 1)
+        assert loss.grad_fn is not None
+        return describe([("logsumexp", ())], nn.Linear(1, 1), older)
+
+    older = Older()
+    RECORDER.seen += [torch.ones(2, requires_grad=True).logsumexp(0) for _ in range(12)]
+    (held,) = ask_with_some(RECORDER.seen, 0)
+    assert (held.number, held.holder) == (12, "Recorder.seen[…]")
+    RECORDER.seen.clear()
+
+
+def test_the_older_ones_are_left_out_and_let_go() -> None:
+    kept = [torch.ones(2, requires_grad=True).logsumexp(0)]
+    older, known = Older(), weakref.ref(kept[0])
+    kept.append(torch.ones(2, requires_grad=True).logsumexp(0))
+    assert [
+        tensor is kept[1] for tensor in with_graph(older) if any(tensor is each for each in kept)
+    ] == [True]
+    kept.clear()
+    assert known() is None
 
 
 def test_detached_losses_are_not_found() -> None:

@@ -93,6 +93,22 @@ def test_memory_that_grows_is_told_with_what_holds_it() -> None:
     assert int(finding.evidence["tensors_with_graph"]) >= 6
 
 
+def failed_step() -> Exception | None:
+    """Fail in a function that still holds its loss, as a notebook keeps its last error."""
+    try:
+        loss = nn.functional.nll_loss(torch.zeros(1, 4, requires_grad=True), torch.zeros(1).long())
+        int(f"{loss.item()} is no number")
+    except ValueError as error:
+        return error
+    return None
+
+
+def test_what_was_alive_before_the_run_is_not_taken_for_its_growth() -> None:
+    errors = [failed_step() for _ in range(40)]
+    test_memory_that_grows_is_told_with_what_holds_it()
+    assert None not in errors
+
+
 @pytest.mark.parametrize(
     ("make", "options"),
     [(Net, MemoryOptions(window_steps=5)), (Collects, MemoryOptions(live_objects=False))],
