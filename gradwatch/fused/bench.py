@@ -14,14 +14,14 @@ from gradwatch.non_finite.capture import Held, rng_preserved
 from gradwatch.non_finite.muted import wandb_muted
 from gradwatch.non_finite.program import Program, each_root
 from gradwatch.non_finite.state import Snapshot, gradients_aside
-from gradwatch.roofline.phases import Edge
+from gradwatch.parts import Border
 
 __all__ = ["Bench", "Dress"]
 
 Dress = Callable[[], object]
 
 
-def _pass(_edge: Edge) -> None:
+def _pass(_border: Border) -> None:
     pass
 
 
@@ -75,11 +75,11 @@ class Bench:
             parameter.grad = None
             parameter.requires_grad_(trains)
 
-    def step(self, cross: Callable[[Edge], None] = _pass) -> list[Tensor]:
+    def step(self, cross: Callable[[Border], None] = _pass) -> list[Tensor]:
         """Run forward and backward once; gradients are left in the parameters.
 
         Args:
-            cross: Told the edges between the phases.
+            cross: Told the borders between the phases.
 
         Returns:
             The roots of the backward, detached.

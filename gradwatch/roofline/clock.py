@@ -1,4 +1,4 @@
-"""When an edge was crossed: on the host, or in the queue of a device without waiting for it."""
+"""When a border was crossed: on the host, or in the queue of a device without waiting for it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from gradwatch.roofline.phases import Crossing
 
 if TYPE_CHECKING:
-    from gradwatch.roofline.phases import Edge
+    from gradwatch.parts import Border
 
 
 class Clock(Protocol):
-    """Stamps edges as they are crossed and gives the times afterwards."""
+    """Stamps borders as they are crossed and gives the times afterwards."""
 
-    def stamp(self, edge: Edge) -> None:
-        """Note that an edge is crossed now."""
+    def stamp(self, border: Border) -> None:
+        """Note that a border is crossed now."""
 
     def crossings(self) -> list[Crossing]:
         """Give what was stamped, in seconds from the first."""
@@ -30,9 +30,9 @@ class HostClock:
         """Start with nothing stamped."""
         self._stamps: list[Crossing] = []
 
-    def stamp(self, edge: Edge) -> None:
+    def stamp(self, border: Border) -> None:
         """Note the time."""
-        self._stamps.append(Crossing(time.perf_counter(), edge))
+        self._stamps.append(Crossing(time.perf_counter(), border))
 
     def crossings(self) -> list[Crossing]:
         """Give the times."""
@@ -49,13 +49,13 @@ class DeviceClock:
     def __init__(self, device: torch.device) -> None:
         """Start with nothing stamped."""
         self._device = device
-        self._stamps: list[tuple[torch.Event, Edge]] = []
+        self._stamps: list[tuple[torch.Event, Border]] = []
 
-    def stamp(self, edge: Edge) -> None:
+    def stamp(self, border: Border) -> None:
         """Put an event into the queue."""
         event = torch.Event(device=self._device, enable_timing=True)
         event.record()
-        self._stamps.append((event, edge))
+        self._stamps.append((event, border))
 
     def crossings(self) -> list[Crossing]:
         """Wait for the last event and give the times."""
@@ -63,7 +63,7 @@ class DeviceClock:
             return []
         first, last = self._stamps[0][0], self._stamps[-1][0]
         last.synchronize()
-        return [Crossing(first.elapsed_time(event) / 1e3, edge) for event, edge in self._stamps]
+        return [Crossing(first.elapsed_time(event) / 1e3, border) for event, border in self._stamps]
 
 
 def clock_of(device: torch.device) -> Clock:

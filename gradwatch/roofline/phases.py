@@ -1,12 +1,14 @@
-"""From the edges of a step to the time of its phases, and intervals of time."""
+"""From the borders of a step to the time of its phases, and intervals of time."""
 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from gradwatch.parts import Border
 
 DATA_WAIT = "data_wait"
 HOST_TO_DEVICE = "host_to_device"
@@ -17,17 +19,7 @@ HIDDEN = "communication_hidden"
 OPTIMIZER = "optimizer"
 OTHER = "other"
 
-Edge = Literal[
-    "before_transfer",
-    "after_transfer",
-    "before_forward",
-    "after_forward",
-    "before_backward",
-    "after_backward",
-    "after_step",
-]
-
-_UP_TO: Mapping[Edge, str] = {
+_UP_TO: Mapping[Border, str] = {
     "before_transfer": DATA_WAIT,
     "after_transfer": HOST_TO_DEVICE,
     "before_forward": DATA_WAIT,
@@ -36,7 +28,7 @@ _UP_TO: Mapping[Edge, str] = {
     "after_backward": BACKWARD,
     "after_step": OPTIMIZER,
 }
-_BETWEEN: Mapping[tuple[Edge, Edge], str] = {
+_BETWEEN: Mapping[tuple[Border, Border], str] = {
     ("after_transfer", "before_forward"): OTHER,
     # Several optimizers in one training step: what is left of it after the last update.
     ("after_step", "after_forward"): OTHER,
@@ -47,15 +39,15 @@ Interval = tuple[float, float]
 
 
 class Crossing(NamedTuple):
-    """An edge of a phase and when it was crossed.
+    """A border of a phase and when it was crossed.
 
     Attributes:
         seconds: On any clock.
-        edge: Which one.
+        border: Which one.
     """
 
     seconds: float
-    edge: Edge
+    border: Border
 
 
 class Stretch(NamedTuple):
@@ -81,7 +73,7 @@ def stretches(crossings: Sequence[Crossing]) -> Iterator[Stretch]:
         ['forward']
     """
     for before, now in itertools.pairwise(crossings):
-        phase = _BETWEEN.get((before.edge, now.edge), _UP_TO[now.edge])
+        phase = _BETWEEN.get((before.border, now.border), _UP_TO[now.border])
         yield Stretch(phase, before.seconds, now.seconds)
 
 
@@ -107,14 +99,14 @@ def split_steps(crossings: Sequence[Crossing]) -> list[list[Crossing]]:
         crossings: Of several steps, in the order of time.
 
     Returns:
-        The steps that are complete, each with the edge that begins the next.
+        The steps that are complete, each with the border that begins the next.
     """
     steps: list[list[Crossing]] = []
     own: list[Crossing] = []
     for crossing in crossings:
         own.append(crossing)
-        updated = any(each.edge == "after_step" for each in own)
-        if crossing.edge == "before_forward" and updated:
+        updated = any(each.border == "after_step" for each in own)
+        if crossing.border == "before_forward" and updated:
             steps.append(own)
             own = [crossing]
     return steps

@@ -14,14 +14,14 @@ from gradwatch.roofline.events import Event, Recording
 from gradwatch.roofline.phases import split_steps
 from gradwatch.roofline.saved import SavedBytes
 from gradwatch.roofline.spans import Spans
-from gradwatch.roofline.timeline import EDGE_MARK
+from gradwatch.roofline.timeline import BORDER_MARK
 from gradwatch.undo import Undo
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from gradwatch.parts import Border
     from gradwatch.roofline.evidence import Evidence
-    from gradwatch.roofline.phases import Edge
 
 OTHER_PROFILER = (
     "another profiler was recording, and torch has one per process: no kernel was traced; "
@@ -40,7 +40,7 @@ class WarmUp:
     def open(self) -> None:
         """Attach nothing."""
 
-    def cross(self, edge: Edge) -> None:
+    def cross(self, border: Border) -> None:
         """Let it pass."""
 
     def finish(self) -> None:
@@ -62,12 +62,12 @@ class Timing(WarmUp):
         self._evidence = evidence
         self._clock = clock_of(evidence.device)
 
-    def cross(self, edge: Edge) -> None:
-        """Stamp the edge."""
-        self._clock.stamp(edge)
+    def cross(self, border: Border) -> None:
+        """Stamp the border."""
+        self._clock.stamp(border)
 
     def finish(self) -> None:
-        """Leave the steps, each with the edge that ends it."""
+        """Leave the steps, each with the border that ends it."""
         self._clock.stamp("before_forward")
         self._evidence.timed = split_steps(self._clock.crossings())
 
@@ -100,7 +100,7 @@ class Counting(WarmUp):
         else:
             self._undo.add(self._spans.attach())
 
-    def cross(self, edge: Edge) -> None:
+    def cross(self, border: Border) -> None:
         """Watch from where a forward begins to where its backward ends.
 
         Under manual optimization one training step holds several of them: watching goes on
@@ -108,17 +108,17 @@ class Counting(WarmUp):
         """
         if self._compiled:
             return
-        if edge == "before_forward":
+        if border == "before_forward":
             self._returned = self._went_back = False
             self._watch()
-        elif edge == "after_forward":
+        elif border == "after_forward":
             self._returned = True
             if self._went_back:
                 self._watching.close()
-        elif edge == "after_backward":
+        elif border == "after_backward":
             self._went_back = True
             self._watching.close()
-        elif edge == "after_step" and not self._returned:
+        elif border == "after_step" and not self._returned:
             self._watch()
 
     def _watch(self) -> None:
@@ -170,9 +170,9 @@ class Tracing(WarmUp):
         self._recording = recording
         self._undo.add(self._spans.attach())
 
-    def cross(self, edge: Edge) -> None:
-        """Write the edge into the trace."""
-        with record_function(f"{EDGE_MARK}{edge}"):
+    def cross(self, border: Border) -> None:
+        """Write the border into the trace."""
+        with record_function(f"{BORDER_MARK}{border}"):
             pass
 
     def finish(self) -> None:

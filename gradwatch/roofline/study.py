@@ -1,6 +1,6 @@
 """The course of a profile: a few steps to warm up, to time, to trace, to count; then off.
 
-Whoever runs the steps tells when an edge is crossed. Nothing here starts a forward or a
+Whoever runs the steps tells when a border is crossed. Nothing here starts a forward or a
 backward, so the training that is studied is the training that would have run.
 """
 
@@ -19,8 +19,8 @@ from gradwatch.roofline.stages import Counting, Timing, Tracing, WarmUp
 if TYPE_CHECKING:
     from torch import nn
 
+    from gradwatch.parts import Border
     from gradwatch.roofline.options import RooflineOptions
-    from gradwatch.roofline.phases import Edge
 
 
 class Study:
@@ -53,20 +53,20 @@ class Study:
         self._stage, self._left, self._updated = self._plan.pop(0)[0], options.warmup_steps, True
         self._begins: list[float] = []
 
-    def cross(self, edge: Edge) -> None:
-        """Notice an edge; the study ends at the beginning of the step after its last.
+    def cross(self, border: Border) -> None:
+        """Notice a border; the study ends at the beginning of the step after its last.
 
         Args:
-            edge: Which one.
+            border: Which one.
         """
         if self.done:
             return
-        if edge == "before_forward" and self._updated:
+        if border == "before_forward" and self._updated:
             self._updated = False
             self._begin_step()
-        self._updated = self._updated or edge == "after_step"
+        self._updated = self._updated or border == "after_step"
         if not self.done:
-            self._stage.cross(edge)
+            self._stage.cross(border)
 
     def close(self) -> None:
         """Take everything off, wherever the study stands; safe to call twice."""

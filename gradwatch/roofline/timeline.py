@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, cast, get_args
 
 from gradwatch.findings import INPUT, LOSS, OPTIMIZER
+from gradwatch.parts import Border
 from gradwatch.roofline import phases
 from gradwatch.roofline.events import Event
 from gradwatch.roofline.operations import SILENT
-from gradwatch.roofline.phases import Crossing, Edge
+from gradwatch.roofline.phases import Crossing
 from gradwatch.roofline.spans import MARK, Span
 
-EDGE_MARK = "gradwatch|"
+BORDER_MARK = "gradwatch|"
 EVALUATE = "autograd::engine::evaluate_function: "
 _OUTSIDE = {phases.OPTIMIZER: OPTIMIZER, phases.DATA_WAIT: INPUT, phases.HOST_TO_DEVICE: INPUT}
 _COLLECTIVES = ("nccl", "gloo:", "mpi:", "ucc:")
@@ -90,18 +91,18 @@ class _Open:
 
 
 def find_crossings(events: Sequence[Event]) -> list[Crossing]:
-    """Give the edges that stand in a trace, in the order of time.
+    """Give the borders that stand in a trace, in the order of time.
 
     Args:
         events: The trace.
     """
-    known = get_args(Edge)
+    known = get_args(Border)
     return sorted(
-        Crossing(event.start, cast("Edge", event.name.removeprefix(EDGE_MARK)))
+        Crossing(event.start, cast("Border", event.name.removeprefix(BORDER_MARK)))
         for event in events
-        if event.name.startswith(EDGE_MARK)
+        if event.name.startswith(BORDER_MARK)
         and not event.on_device
-        and event.name.removeprefix(EDGE_MARK) in known
+        and event.name.removeprefix(BORDER_MARK) in known
     )
 
 
@@ -128,7 +129,7 @@ class Reader:
 
         Args:
             events: Those that began in it.
-            crossings: Its edges, in the order of time.
+            crossings: Its borders, in the order of time.
 
         Returns:
             The step's time by owner.
@@ -139,7 +140,7 @@ class Reader:
         # Calls of the driver are linked too, and count their numbers for themselves.
         hosts = [event for event in events if not (event.on_device or event.launched_by)]
         self._learn_threads(hosts)
-        main = next((event.thread for event in hosts if event.name.startswith(EDGE_MARK)), 0)
+        main = next((event.thread for event in hosts if event.name.startswith(BORDER_MARK)), 0)
         for thread in sorted({event.thread for event in hosts}):
             own = [event for event in hosts if event.thread == thread]
             self._walk(sorted(own, key=lambda each: (each.start, -each.end)), main=thread == main)
@@ -160,7 +161,7 @@ class Reader:
             travels = event.name.startswith(_COLLECTIVES)
             if travels:
                 self._line.communication.append((event.start, event.end))
-            if event.name.startswith(EDGE_MARK):
+            if event.name.startswith(BORDER_MARK):
                 continue
             if main or stack or travels or _is_frame(event):
                 stack.append(self._open(event, stack[-1] if stack else None))

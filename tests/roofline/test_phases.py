@@ -1,10 +1,10 @@
-"""From edges to phases, and intervals of time."""
+"""From borders to phases, and intervals of time."""
 
 import pytest
 
+from gradwatch.parts import Border
 from gradwatch.roofline.phases import (
     Crossing,
-    Edge,
     overlap,
     split_steps,
     stretches,
@@ -12,15 +12,15 @@ from gradwatch.roofline.phases import (
     union,
 )
 
-LIGHTNING: tuple[Edge, ...] = (
+LIGHTNING: tuple[Border, ...] = (
     "before_forward", "after_forward", "before_backward", "after_backward", "after_step",
     "before_transfer", "after_transfer", "before_forward",
 )  # fmt: skip
 
 
-def walk(*edges: Edge) -> list[Crossing]:
-    """Cross one edge a second."""
-    return [Crossing(float(second), edge) for second, edge in enumerate(edges)]
+def walk(*borders: Border) -> list[Crossing]:
+    """Cross one border a second."""
+    return [Crossing(float(second), border) for second, border in enumerate(borders)]
 
 
 def test_a_step_of_a_trainer_falls_into_its_phases() -> None:
@@ -43,7 +43,7 @@ def test_the_second_forward_of_a_training_step_with_two_optimizers_is_a_forward(
 
 
 def test_micro_batches_of_one_update_are_one_step() -> None:
-    micro: tuple[Edge, ...] = ("before_forward", "before_backward", "after_backward")
+    micro: tuple[Border, ...] = ("before_forward", "before_backward", "after_backward")
     steps = split_steps(walk(*micro, *micro, "after_step", *micro, *micro, "after_step", *micro))
     assert [len(step) for step in steps] == [8, 8]
 

@@ -24,7 +24,7 @@ MACHINE = Ceilings(
 )
 
 
-def edge(name: str, start: float) -> Event:
+def border(name: str, start: float) -> Event:
     return Event(f"gradwatch|{name}", start, start, MAIN)
 
 
@@ -34,7 +34,7 @@ def node(name: str, start: float, end: float, sequence: int, thread: int = MAIN)
 
 # One step: a root module with a child, the loss, a backward of three nodes, an update.
 HOST = [
-    edge("before_forward", 0.0),
+    border("before_forward", 0.0),
     Event("gradwatch:0:<root>", 0.5, 4.0, MAIN),
     Event("gradwatch:0:fc", 1.0, 3.0, MAIN),
     Event("aten::linear", 1.2, 2.8, MAIN, identity=10),
@@ -43,8 +43,8 @@ HOST = [
     Event("aten::copy_", 1.5, 1.6, MAIN, identity=13),
     Event("aten::relu", 3.2, 3.8, MAIN, sequence=6, identity=14),
     Event("aten::sum", 4.2, 4.6, MAIN, sequence=7, identity=15),
-    edge("after_forward", 5.0),
-    edge("before_backward", 5.0),
+    border("after_forward", 5.0),
+    border("before_backward", 5.0),
     node("SumBackward0", 5.0, 5.5, 7),
     node("ReluBackward0", 5.5, 7.0, 6),
     Event("aten::threshold_backward", 5.6, 6.8, MAIN, identity=16),
@@ -52,11 +52,11 @@ HOST = [
     Event("aten::mm", 7.1, 8.8, MAIN, identity=17),
     node("torch::autograd::AccumulateGrad", 9.0, 9.5, -1),
     Event("aten::detach", 9.1, 9.2, MAIN, identity=18),
-    edge("after_backward", 10.0),
+    border("after_backward", 10.0),
     Event("aten::_foreach_add_", 10.2, 10.8, MAIN, identity=19),
-    edge("after_step", 11.0),
+    border("after_step", 11.0),
     Event("aten::stack", 11.2, 11.9, MAIN, identity=20),
-    edge("before_forward", 12.0),
+    border("before_forward", 12.0),
 ]
 MADE_BY = {5: "fc", 6: "<root>", 7: "<loss>"}
 DISPATCHED = {"addmm", "relu", "sum", "threshold_backward", "mm"}
