@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -17,52 +17,13 @@ from gradwatch.fused._gated import gated_eligible, geglu, swiglu
 from gradwatch.fused._group_norm import group_norm_silu
 from gradwatch.fused._group_norm import refuse as refuse_group_norm
 from gradwatch.fused._table import LAYERS
-from gradwatch.fused.behaviour import NormForm
 from gradwatch.fused.norms import fused_add_norm, fused_norm, torch_norm
 from gradwatch.fused.operation import Function
+from gradwatch.fused.site import Pattern, Site
 
 __all__ = ["PROVIDERS", "Bundled", "Offer", "Pattern", "Provider", "Site", "TorchFused", "resolve"]
 
-Pattern = Literal[
-    "module", "norm", "add → norm", "gate", "Linear → act", "BatchNorm2d → act",
-    "BatchNorm2d → add → act", "GroupNorm → act",
-]  # fmt: skip
 Offer = Function | str | None
-
-
-class Site(NamedTuple):
-    """A place in a model where a fused function may stand.
-
-    Attributes:
-        pattern: What stands there: ``"module"`` for a module by itself, else a hand-written norm or
-            a chain of operations.
-        members: The modules with parameters that take part; a fused function is called with them
-            first.
-        inputs: Live inputs, which come behind them.
-        norm: What the norm computes, where there is one.
-        activation: ``"relu"``, ``"gelu"``, ``"gelu_tanh"`` or ``"silu"``, where there is one.
-    """
-
-    pattern: Pattern
-    members: tuple[nn.Module, ...]
-    inputs: tuple[Any, ...]
-    norm: NormForm | None = None
-    activation: str = ""
-
-    @property
-    def module(self) -> nn.Module | None:
-        """The module, where one stands by itself (``"module"`` and ``"norm"``)."""
-        return self.members[0] if self.pattern in ("module", "norm") else None
-
-    @property
-    def kind(self) -> str:
-        """How it is told."""
-        if self.pattern == "module":
-            return type(self.members[0]).__name__
-        norm = f"{self.norm.kind}" if self.norm is not None else "norm"
-        by_hand = f"{norm} by hand" if self.pattern == "norm" else norm
-        named = self.pattern.replace("act", self.activation)
-        return named.replace("norm", by_hand).replace("gate", f"{self.activation} gate")
 
 
 @runtime_checkable
