@@ -1,11 +1,15 @@
 """Which run record is meant, and where its report goes."""
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from gradwatch.errors import ConfigurationError
 from gradwatch.host import RUNS
 
-RECORD = "record.jsonl"
+# Of runs that were alive at once in one folder, the second one's bears a number.
+RECORD = re.compile(r"record(-\d+)?\.jsonl")
+SUFFIX = ".jsonl"
 REPORT = "report.html"
 
 
@@ -24,13 +28,20 @@ def find_records(place: str | Path) -> list[Path]:
         return [place]
     if not place.exists():
         raise ConfigurationError(f"{place} does not exist: name the folder the run logged to")
-    found = {*place.glob(RECORD), *place.rglob(f"{RUNS}/{RECORD}")}
+    found = set(_records(place))
     if not found:
         raise ConfigurationError(
-            f"no run record in or below {place}: gradwatch writes {RUNS}/{RECORD} into the folder "
-            "the run logs to, unless record=False is set; name that folder or the file itself"
+            f"no run record in or below {place}: gradwatch writes {RUNS}/record.jsonl into the "
+            "folder the run logs to, unless record=False is set; name that folder or the file "
+            "itself"
         )
     return sorted(found, key=lambda path: (path.stat().st_mtime, str(path)), reverse=True)
+
+
+def _records(place: Path) -> Iterator[Path]:
+    for path in (*place.glob(f"*{SUFFIX}"), *place.rglob(f"{RUNS}/*{SUFFIX}")):
+        if RECORD.fullmatch(path.name):
+            yield path
 
 
 def report_path(record: Path, output: str | Path | None) -> Path:
@@ -39,7 +50,12 @@ def report_path(record: Path, output: str | Path | None) -> Path:
     Args:
         record: The run record.
         output: What the user wants: a file, a folder for it, or None: beside the record.
+
+    Returns:
+        Where that is: ``report.html``, of ``record-2.jsonl`` ``report-2.html``.
     """
+    known = RECORD.fullmatch(record.name)
+    name = f"report{known[1]}.html" if known and known[1] else REPORT
     if output is None:
-        return record.with_name(REPORT)
-    return Path(output) / REPORT if Path(output).is_dir() else Path(output)
+        return record.with_name(name)
+    return Path(output) / name if Path(output).is_dir() else Path(output)

@@ -86,9 +86,10 @@ def _links(main: str) -> list[Html]:
 
 
 def _name(story: Story) -> str:
-    """Name a run by the folder it logged to."""
+    """Name a run by the folder it logged to, and by its record where several lie there."""
     folder = story.path.absolute().parent
-    return (folder.parent if folder.name == RUNS else folder).name or str(folder)
+    name = (folder.parent if folder.name == RUNS else folder).name or str(folder)
+    return name if story.path.stem == "record" else f"{name} · {story.path.stem}"
 
 
 def _asset(name: str) -> str:

@@ -7,7 +7,6 @@ kept to 5 significant digits: a record takes at most 4 kB with 75 layers and 100
 all four families are recorded.
 """
 
-import contextlib
 import errno
 import json
 import math
@@ -25,6 +24,7 @@ import numpy as np
 
 from gradwatch.findings import Finding
 from gradwatch.readings import Coverage, FloatArray, FlowReading, StepRecord
+from gradwatch.sinks.claim import Claim, claim
 from gradwatch.sinks.fuse import Fuse, tell
 from gradwatch.tables import Table
 
@@ -37,7 +37,11 @@ PACKAGES = ("gradwatch", "torch", "lightning", "pytorch-lightning", "wandb", "nu
 class RunRecordSink:
     """Append the run to a file, one flushed line at a time.
 
-    A disk that is full or read-only is told once; training goes on.
+    A disk that is full or read-only is told once; training goes on. Where another live run
+    writes to the file, this one takes one beside it and says so.
+
+    Attributes:
+        path: Where the record is.
     """
 
     def __init__(
@@ -50,16 +54,19 @@ class RunRecordSink:
         """Name the file; it is made by the first line, folders and all.
 
         Args:
-            path: Where to write; a file that is there is appended to (a resumed run).
+            path: Where to write; a file that is there is appended to (a resumed run), unless
+                another run that is alive writes to it: then to ``record-2.jsonl`` beside it.
             config: Options of the run, for the header; what JSON cannot say is written as text.
-            tell: Is handed the one line about a failure.
+            tell: Is handed the one line about a failure, or about another place.
         """
         self.path = Path(path)
+        self._tell = tell
         self._config = dict(config or {})
         self._fuse = Fuse(f"gradwatch: the run record {self.path}", tell)
-        self._file: FileIO | None = None
+        self._claim: Claim | None = None
+        self._closed = False
         self._layers: dict[tuple[str, ...], int] = {}
-        # Two runs that write to one file at once must not take each other's names.
+        # Where a line of names is cut off, those of the run before must not stand for them.
         self._first_id = int.from_bytes(os.urandom(4), "big")
         self._counts = {"records": 0, "findings": 0}
 
@@ -88,11 +95,11 @@ class RunRecordSink:
 
     def close(self) -> None:
         """Write the footer and close the file; nothing where nothing was written."""
-        if self._file is None or self._file.closed:
+        if self._claim is None or self._closed:
             return
         self._put("footer", {**self._counts, "time": _now()})
-        with contextlib.suppress(OSError):
-            self._file.close()
+        self._closed = True
+        self._claim.release()
 
     def _header(self) -> dict[str, Any]:
         versions = {"python": platform.python_version(), **_versions()}
@@ -119,14 +126,18 @@ class RunRecordSink:
             raise OSError(errno.ENOSPC, "the last line was cut off", str(self.path))
 
     def _open(self) -> FileIO:
-        if self._file is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            torn = _ends_torn(self.path)
-            # Unbuffered: a crash loses no line, and a full disk shows at the line it cuts off.
-            self._file = self.path.open("ab", buffering=0)
+        if self._claim is None:
+            self._claim = claim(self.path)
+            torn = _ends_torn(self._claim.path)
             # The last line of a run that crashed must not swallow the first of this one.
-            self._file.write(b"\n" if torn else b"")
-        return self._file
+            self._claim.file.write(b"\n" if torn else b"")
+            self._move(self._claim.path)
+        return self._claim.file
+
+    def _move(self, path: Path) -> None:
+        if path != self.path:
+            self._tell(f"gradwatch: another run writes to {self.path}; this one's is {path}")
+            self.path = path
 
 
 def pack_flow(flow: FlowReading) -> dict[str, Any]:
