@@ -82,6 +82,11 @@ def in_words(layers: Sequence[Layer], field: str) -> str:
     return ", ".join([*(f"{each.name} {getattr(each, field) / MIB:.3g}" for each in told), *more])
 
 
+def _total(saved: SavedMemory) -> str:
+    size = f"{saved.total_bytes / MIB:.4g} MiB"
+    return f"over {size}: the graph is too large to be read to its end" if saved.stopped else size
+
+
 def saved_table(saved: SavedMemory, step: int, rows: int = 20) -> Table:
     """Show what is saved by whom, and what a checkpoint would free.
 
@@ -96,7 +101,7 @@ def saved_table(saved: SavedMemory, step: int, rows: int = 20) -> Table:
     shown.sort(key=lambda layer: max(layer.saved_bytes, layer.freed_bytes), reverse=True)
     return Table(
         name="saved",
-        title=f"What the forward keeps for the backward: {saved.total_bytes / MIB:.4g} MiB",
+        title=f"What the forward keeps for the backward: {_total(saved)}",
         step=step,
         columns=COLUMNS,
         rows=tuple(

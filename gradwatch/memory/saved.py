@@ -10,7 +10,8 @@ Shapes: S saved storages, N nodes.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -77,17 +78,56 @@ def measure_saved(roots: Iterable[Tensor], places: Places, own: Iterable[Tensor]
         places: Which module ran when.
         own: Parameters and buffers: they are there anyway.
     """
-    look = _Look({pointer for tensor in own for pointer, _ in storage_of(tensor)}, places.given)
-    look.walk([root.grad_fn for root in roots if root.grad_fn is not None])
+    look = _look_behind(roots, own, given=places.given, most_nodes=MOST_NODES)
     layers = _by_module(look.storages, look.flops, places)
     total = sum(each.size for each in look.storages)
     return SavedMemory(total, layers, look.stopped)
 
 
+def saved_by_layer(
+    roots: Iterable[Tensor], own: Iterable[Tensor], layer_of: Callable[[int], str]
+) -> dict[str, int]:
+    """Add up what each layer keeps for the backward, for whoever knows the layers otherwise.
+
+    Args:
+        roots: What the backward begins from.
+        own: Parameters and buffers: they are there anyway.
+        layer_of: Names the layer that ran when a node was made, by the node's number.
+
+    Returns:
+        Layer → bytes; what several save counts for the one that ran first.
+
+    Examples:
+        >>> import torch
+        >>> kept = torch.ones(3, requires_grad=True).exp()
+        >>> saved_by_layer([kept.sum()], [], lambda number: "exp")
+        {'exp': 12}
+    """
+    return _saved_in(_look_behind(roots, own).storages, layer_of)
+
+
+def _look_behind(
+    roots: Iterable[Tensor],
+    own: Iterable[Tensor],
+    given: Collection[int] = (),
+    most_nodes: float = inf,
+) -> _Look:
+    look = _Look({pointer for tensor in own for pointer, _ in storage_of(tensor)}, given)
+    look.walk([root.grad_fn for root in roots if root.grad_fn is not None], most_nodes)
+    return look
+
+
+def _saved_in(storages: Iterable[_Storage], layer_of: Callable[[int], str]) -> dict[str, int]:
+    saved: dict[str, int] = defaultdict(int)
+    for each in storages:
+        saved[layer_of(each.first)] += each.size
+    return dict(saved)
+
+
 class _Look:
     """One walk over the nodes; lives no longer than the call."""
 
-    def __init__(self, own: set[int], given: set[int]) -> None:
+    def __init__(self, own: Collection[int], given: Collection[int]) -> None:
         self._own, self._given = own, given
         self._storages: dict[int, _Storage] = {}
         self.flops: list[tuple[int, float]] = []
@@ -98,10 +138,10 @@ class _Look:
         """Everything saved, each storage once."""
         return list(self._storages.values())
 
-    def walk(self, roots: list[Any]) -> None:
+    def walk(self, roots: list[Any], most_nodes: float) -> None:
         found = dict.fromkeys(roots)
         waiting = list(found)
-        while waiting and len(found) < MOST_NODES:
+        while waiting and len(found) < most_nodes:
             node = waiting.pop()
             for child, _ in node.next_functions:
                 if child is not None and child not in found:
@@ -152,9 +192,7 @@ def _by_module(
 ) -> tuple[Layer, ...]:
     columns = np.asarray(storages, dtype=np.int64).reshape(-1, 4).T
     numbers, costs = _sorted(flops)
-    saved: dict[str, int] = defaultdict(int)
-    for each in storages:
-        saved[places.layer_of(each.first)] += each.size
+    saved = _saved_in(storages, places.layer_of)
     freed: dict[str, int] = defaultdict(int)
     again: dict[str, float] = defaultdict(float)
     for name, begin, end in places.spans:
@@ -162,7 +200,7 @@ def _by_module(
         low, high = np.searchsorted(numbers, (begin, end))
         again[name] += float(costs[high] - costs[low])
     order = dict.fromkeys((*places.called, *saved))
-    every = (Layer(name, saved[name], freed[name], again[name]) for name in order)
+    every = (Layer(name, saved.get(name, 0), freed[name], again[name]) for name in order)
     return tuple(each for each in every if each.saved_bytes or each.freed_bytes)
 
 

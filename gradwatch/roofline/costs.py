@@ -60,7 +60,7 @@ class LayerCost:
     Attributes:
         forward: Its forward.
         backward: Its backward; a recomputed forward belongs to it.
-        saved_bytes: What it alone keeps for the backward (`SavedBytes` says how counted).
+        saved_bytes: What it alone keeps for the backward; see `gradwatch.memory.saved`.
     """
 
     forward: PhaseCost = field(default_factory=PhaseCost)
@@ -96,6 +96,7 @@ class CostCounter(TorchDispatchMode):
         counts: (phase, name) → launches.
         pairs: How often an operation's output was read by the very next one.
         error: What went wrong, if counting had to stop.
+        paused: True while what runs is no part of the step.
     """
 
     def __init__(self, spans: Spans) -> None:
@@ -105,6 +106,7 @@ class CostCounter(TorchDispatchMode):
         self.counts: Counter[tuple[Phase, str]] = Counter()
         self.pairs: Counter[Pair] = Counter()
         self.error: Exception | None = None
+        self.paused = False
         self._spans, self._storages = spans, Storages()
         self._region = Region(self._storages)
         self._place = _Place("forward", Span(LOSS, 0))
@@ -128,7 +130,7 @@ class CostCounter(TorchDispatchMode):
         """Run an operation unchanged and count it."""
         known = kwargs or {}
         out = func(*args, **known)
-        if self.error is None and isinstance(func, OpOverload):
+        if self.error is None and not self.paused and isinstance(func, OpOverload):
             try:
                 self._count(func, args, known, out)
             except Exception as error:

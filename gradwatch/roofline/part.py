@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,7 +17,9 @@ from gradwatch.roofline.told import tables_of
 from gradwatch.symptoms import Loading, Signs, find_symptoms
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from torch import Tensor
 
     from gradwatch.readings import StepReading
 
@@ -56,14 +59,25 @@ class Roofline(Part):
         del logged
         if self._study is None:
             return
-        try:
+        with self._dropped_on_error():
             self._study.cross(border)
             if self._study.done:
                 self._finish(self._study)
+        self._step += border == "after_step"
+
+    def before_backward(self, roots: Sequence[Tensor]) -> None:
+        """Pass on what a backward is about to begin from."""
+        if self._study is not None:
+            with self._dropped_on_error():
+                self._study.before_backward(roots)
+
+    @contextmanager
+    def _dropped_on_error(self) -> Iterator[None]:
+        try:
+            yield
         except BaseException:
             self._drop()
             raise
-        self._step += border == "after_step"
 
     def _finish(self, study: Study) -> None:
         self._study = None

@@ -98,6 +98,7 @@ def _step(
         raise ConfigurationError(NO_LOSS)
     study.cross("after_forward")
     study.cross("before_backward")
+    study.before_backward((root,))
     root.backward()
     study.cross("after_backward")
     if optimizer is not None:

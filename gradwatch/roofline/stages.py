@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING
 from torch.autograd.profiler import record_function
 
 from gradwatch.layers import is_compiled
+from gradwatch.memory.saved import saved_by_layer
 from gradwatch.roofline.clock import clock_of
 from gradwatch.roofline.costs import CostCounter, LayerCost
 from gradwatch.roofline.events import Event, Recording
 from gradwatch.roofline.phases import split_steps
-from gradwatch.roofline.saved import SavedBytes
 from gradwatch.roofline.spans import Spans
 from gradwatch.roofline.timeline import BORDER_MARK
 from gradwatch.undo import Undo
 
 if TYPE_CHECKING:
-    from torch import nn
+    from collections.abc import Sequence
+
+    from torch import Tensor, nn
 
     from gradwatch.parts import Border
     from gradwatch.roofline.evidence import Evidence
@@ -42,6 +44,9 @@ class WarmUp:
 
     def cross(self, border: Border) -> None:
         """Let it pass."""
+
+    def before_backward(self, roots: Sequence[Tensor]) -> None:
+        """Have nothing to look at."""
 
     def finish(self) -> None:
         """Have nothing to leave."""
@@ -85,7 +90,7 @@ class Counting(WarmUp):
         self._evidence = evidence
         self._spans = Spans(model)
         self._counter = CostCounter(self._spans)
-        self._saved = SavedBytes(model, self._spans)
+        self._saved: dict[str, int] = {}
         self._watching, self._undo = ExitStack(), Undo()
         self._model = model
         self._compiled = False
@@ -121,10 +126,21 @@ class Counting(WarmUp):
         elif border == "after_step" and not self._returned:
             self._watch()
 
+    def before_backward(self, roots: Sequence[Tensor]) -> None:
+        """Read off the graph what each layer keeps; of several backwards the most counts."""
+        if self._compiled:
+            return
+        own = [*self._model.parameters(), *self._model.buffers()]
+        # Asking for what is kept may dispatch: no operation of the step.
+        self._counter.paused = True
+        saved = saved_by_layer(roots, own, lambda number: self._spans.find(number).layer)
+        self._counter.paused = False
+        for layer, size in saved.items():
+            self._saved[layer] = max(size, self._saved.get(layer, 0))
+
     def _watch(self) -> None:
         self._watching.close()
         self._watching.enter_context(self._counter)
-        self._watching.callback(self._saved.attach())
 
     def finish(self) -> None:
         """Leave the costs."""
@@ -134,8 +150,8 @@ class Counting(WarmUp):
             told = f"not every operation could be counted: {self._counter.error!r}"
             self._evidence.notes.append(told)
         costs = self._counter.layers
-        for layer, saved in self._saved.by_layer.items():
-            costs.setdefault(layer, LayerCost()).saved_bytes = saved
+        for layer, saved in self._saved.items():
+            costs.setdefault(layer, LayerCost()).saved_bytes = float(saved)
         self._evidence.costs = costs
         self._evidence.counts, self._evidence.pairs = self._counter.counts, self._counter.pairs
 

@@ -17,7 +17,9 @@ from gradwatch.roofline.evidence import Evidence
 from gradwatch.roofline.stages import Counting, Timing, Tracing, WarmUp
 
 if TYPE_CHECKING:
-    from torch import nn
+    from collections.abc import Sequence
+
+    from torch import Tensor, nn
 
     from gradwatch.parts import Border
     from gradwatch.roofline.options import RooflineOptions
@@ -67,6 +69,15 @@ class Study:
         self._updated = self._updated or border == "after_step"
         if not self.done:
             self._stage.cross(border)
+
+    def before_backward(self, roots: Sequence[Tensor]) -> None:
+        """Notice what a backward is about to begin from; nothing of it is held.
+
+        Args:
+            roots: The loss, or the model's outputs where that is not seen.
+        """
+        if not self.done:
+            self._stage.before_backward(roots)
 
     def close(self) -> None:
         """Take everything off, wherever the study stands; safe to call twice."""

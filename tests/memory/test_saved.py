@@ -165,6 +165,15 @@ def test_the_table_shows_who_saves_and_the_order_of_checkpoints() -> None:
     assert 90 < sum(shares) <= 100.1
 
 
+def test_a_look_that_stopped_says_that_there_is_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradwatch.memory.saved.MOST_NODES", 4)
+    net = Stack()
+    seen = measure(net, lambda: net(torch.randn(5, 16)))
+    assert seen.stopped
+    assert "over " in saved_table(seen, 1).title
+    assert "too large to be read to its end" in saved_table(seen, 1).title
+
+
 def test_the_heaviest_savers_come_first() -> None:
     net = nn.Sequential(nn.Linear(4, 64), nn.GELU(), nn.Linear(64, 2))
     saved = measure(net, lambda: net(torch.randn(5, 4)).sum())
