@@ -101,7 +101,9 @@ def test_a_worker_that_holds_the_file_too_does_not_keep_a_record_that_is_closed(
 ) -> None:
     first = claim.claim(path)
     holding = (first.file.fileno(),)
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=holding) as worker:
+    with subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=holding
+    ) as worker:
         first.release()
         second = claim.claim(path)
         assert worker.poll() is None
