@@ -102,6 +102,8 @@ class ModelLook:
         return census(self._older or ())
 
     def _describe(self, kinds: Sequence[Kind]) -> list[Held]:
+        if not kinds:
+            return []
         return describe(kinds[:MOST_KINDS], self._model, self._older or ())
 
     def take_off(self) -> None:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from gradwatch.flops import node_flops
 from gradwatch.graph.edits import plainly_kept
 from gradwatch.graph.operations import PARAMETER, operation_of
 from gradwatch.graph.places import Places, storage_of
-from gradwatch.memory.flops import flops_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +40,7 @@ class Layer(NamedTuple):
         freed_bytes: What would not be saved if the module were checkpointed: everything made
             and saved inside it only.
         flops: Floating-point operations of its forward, to be done again then; see
-            `gradwatch.memory.flops`.
+            `gradwatch.flops`.
     """
 
     name: str
@@ -155,7 +155,7 @@ class _Look:
         if operation == PARAMETER:
             return
         number = int(node._sequence_nr())  # noqa: SLF001 - no public way to ask
-        self.flops.append((number, flops_of(node, operation)))
+        self.flops.append((number, node_flops(node, operation)))
         for tensor in _saved(node):
             for pointer, size in storage_of(tensor):
                 if pointer not in self._own:
