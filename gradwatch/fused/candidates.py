@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
 from gradwatch.fused.behaviour import norm_form
-from gradwatch.fused.blocks import trace
-from gradwatch.fused.chains import Chain, find_chains
-from gradwatch.fused.forwards import make_forward
-from gradwatch.fused.guards import carries_hook
+from gradwatch.fused.loss_behaviour import loss_form
+from gradwatch.fused.losses import while_unchanged
 from gradwatch.fused.observe import Seen, Visit
 from gradwatch.fused.operation import Candidate, Function, Operation
 from gradwatch.fused.providers import Offer, Provider, Site
-from gradwatch.fused.splice import splice
-from gradwatch.fused.wardrobe import refuse_site
+from gradwatch.fused.refusal import Refusal
+from gradwatch.fused.rewrites import Rewrites, elements
+from gradwatch.fused.wardrobe import refuse_site, refuse_skipped
 from gradwatch.layers import clean_name
 
 __all__ = ["Found", "Refusal", "find"]
 
 TWICE = "the step differentiates its gradients (create_graph=True)"
-
-
-class Refusal(NamedTuple):
-    """A place where something could stand, and why it does not.
-
-    Attributes:
-        layer: Name of the module.
-        kind: What stands there.
-        provider: Who would have offered something; empty where none was asked.
-        reason: Why not.
-    """
-
-    layer: str
-    kind: str
-    provider: str
-    reason: str
 
 
 class Found(NamedTuple):
@@ -67,15 +50,26 @@ def find(model: nn.Module, seen: Seen, providers: Sequence[Provider]) -> Found:
     names = {module: clean_name(name) for name, module in model.named_modules()}
     compiled = _inside_compiled(model)
     singles: list[Candidate] = []
-    for module, visit in seen.visits.items():
-        if module not in names:
-            continue
-        offers = list(_of_module(names[module], module, visit, providers, seen))
+    for module, offers in _offers(names, seen, providers).items():
         reason = TWICE if seen.differentiates_twice else compiled.get(module)
         for each in offers:
             _sort(each, reason or refuse_site(module), found, singles)
     found.candidates.extend(singles)
     return found
+
+
+def _offers(
+    names: Mapping[nn.Module, str], seen: Seen, providers: Sequence[Provider]
+) -> dict[nn.Module, list[Candidate | Refusal]]:
+    """Ask for each module that was called, those first that hold others."""
+    rewrites = Rewrites(seen, providers)
+    visits = [(each, visit) for each, visit in seen.visits.items() if each in names]
+    # Whether a module can look into its children is known of them first.
+    offers = {
+        module: list(_of_module(names[module], module, visit, providers, seen, rewrites))
+        for module, visit in reversed(visits)
+    }
+    return {module: offers[module] for module, _ in visits}
 
 
 def _sort(
@@ -101,17 +95,26 @@ def _inside_compiled(model: nn.Module) -> dict[nn.Module, str]:
     return {inner: reason for each in outer for inner in each.modules()}
 
 
-def _of_module(
-    name: str, module: nn.Module, visit: Visit, providers: Sequence[Provider], seen: Seen
+def _of_module(  # noqa: PLR0917 - the module, and what is known of the step
+    name: str,
+    module: nn.Module,
+    visit: Visit,
+    providers: Sequence[Provider],
+    seen: Seen,
+    rewrites: Rewrites,
 ) -> Iterator[Candidate | Refusal]:
-    if next(module.children(), None) is None:
-        yield from _single(name, module, visit, providers)
+    loss = None if visit.kwargs else loss_form(module, visit.args)
+    if loss is not None:
+        site = Site("loss", (module,), visit.args, loss=loss)
+        yield from _offered(name, site, providers, seen)
+    elif next(module.children(), None) is None:
+        yield from _single(name, module, visit, providers, seen)
     elif _may_hold_chains(module):
-        yield from _chained(name, module, visit, providers, seen)
+        yield from rewrites.of(name, module, visit)
 
 
 def _single(
-    name: str, module: nn.Module, visit: Visit, providers: Sequence[Provider]
+    name: str, module: nn.Module, visit: Visit, providers: Sequence[Provider], seen: Seen
 ) -> Iterator[Candidate | Refusal]:
     inputs = visit.args
     if visit.kwargs or not inputs or not isinstance(inputs[0], Tensor):
@@ -119,84 +122,57 @@ def _single(
     by_hand = not type(module).__module__.startswith("torch.nn.modules.")
     form = norm_form(module, inputs[0]) if by_hand else None
     pattern: Any = "module" if form is None else "norm"
-    site = Site(pattern, (module,), inputs, form)
+    yield from _offered(name, Site(pattern, (module,), inputs, form), providers, seen)
+
+
+def _offered(
+    name: str, site: Site, providers: Sequence[Provider], seen: Seen
+) -> Iterator[Candidate | Refusal]:
     for provider in providers:
-        offer = provider.propose(site)
+        offer = _with_children(site.members[0], provider.propose(site))
         if isinstance(offer, str):
             yield Refusal(name, site.kind, provider.name, offer)
         elif offer is not None:
-            yield _single_candidate(name, site, provider.name, offer)
+            yield _single_candidate(name, site, provider.name, offer, seen)
 
 
-def _single_candidate(name: str, site: Site, provider: str, fused: Function) -> Candidate | Refusal:
+def _with_children(module: nn.Module, offer: Offer) -> Offer:
+    """Refuse what would leave out a module that must be called."""
+    if offer is None or isinstance(offer, str):
+        return offer
+    reasons = (refuse_skipped(each, path) for path, each in _below(module))
+    return next((reason for reason in reasons if reason is not None), offer)
+
+
+def _below(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    return [(path, each) for path, each in module.named_modules() if path]
+
+
+def _single_candidate(
+    name: str, site: Site, provider: str, fused: Function, seen: Seen
+) -> Candidate | Refusal:
     if getattr(fused, "__name__", "") != "forward":
         reason = "its function is not named 'forward': the module could not be loaded again"
         return Refusal(name, site.kind, provider, reason)
     module = site.members[0]
-    operation = Operation(site.kind, ("",), type(module).forward, fused)
+    idle = tuple(path for path, each in _below(module) if seen.counts[each] == 1)
+    operation = Operation(site.kind, ("",), type(module).forward, fused, idle)
+    keep = while_unchanged(module) if site.pattern in ("norm", "loss") else _as_it_is
     return Candidate(
         layer=name,
         provider=provider,
         module=module,
         operations=(operation,),
-        build=lambda functions: functions[0],
-        elements=_elements(site.inputs),
+        build=lambda functions: keep(functions[0]),
+        elements=elements(site.inputs),
     )
 
 
-def _elements(inputs: Sequence[Any]) -> int:
-    return max((each.numel() for each in inputs if isinstance(each, Tensor)), default=0)
+def _as_it_is(function: Function) -> Function:
+    return function
 
 
 def _may_hold_chains(module: nn.Module) -> bool:
     own = type(module).forward
     # Containers without a forward of their own are never called.
     return own is not nn.Module.forward and not isinstance(module, nn.ModuleList | nn.ModuleDict)
-
-
-def _chained(
-    name: str, block: nn.Module, visit: Visit, providers: Sequence[Provider], seen: Seen
-) -> Iterator[Candidate | Refusal]:
-    traced = trace(block, visit)
-    if isinstance(traced, str):
-        return
-    chains = find_chains(block, traced.graph)
-    for provider in providers if chains else ():
-        taken: list[tuple[Chain, Function]] = []
-        for chain in chains:
-            offer = _offer(block, chain, provider)
-            if isinstance(offer, str):
-                yield Refusal(name, chain.site.kind, provider.name, offer)
-            elif offer is not None:
-                taken.append((chain, offer))
-        if taken:
-            made = splice(traced.graph, [chain for chain, _ in taken])
-            skipped = [path for chain, _ in taken for path in chain.skipped]
-            yield Candidate(
-                layer=name,
-                provider=provider.name,
-                module=block,
-                operations=tuple(_operation(block, *each, seen) for each in taken),
-                build=make_forward(block, traced, made, skipped),
-                elements=max(_elements(chain.site.inputs) for chain, _ in taken),
-            )
-
-
-def _offer(block: nn.Module, chain: Chain, provider: Provider) -> Offer:
-    offer = provider.propose(chain.site)
-    if offer is None or isinstance(offer, str):
-        return offer
-    for path in chain.skipped:
-        member = block.get_submodule(path)
-        if carries_hook(member):
-            return f"{path} carries a hook, which would not fire"
-        reason = refuse_site(member)
-        if reason is not None:
-            return f"{path}: {reason}"
-    return offer
-
-
-def _operation(block: nn.Module, chain: Chain, fused: Function, seen: Seen) -> Operation:
-    # One that is called elsewhere too can be swapped by itself for those calls.
-    idle = tuple(p for p in chain.skipped if seen.counts[block.get_submodule(p)] == 1)
-    return Operation(chain.site.kind, chain.members, chain.stock, fused, idle)

@@ -17,6 +17,7 @@ from gradwatch.fused._gated import gated_eligible, geglu, swiglu
 from gradwatch.fused._group_norm import group_norm_silu
 from gradwatch.fused._group_norm import refuse as refuse_group_norm
 from gradwatch.fused._table import LAYERS
+from gradwatch.fused.losses import fused_cross_entropy, fused_loss, refuse_loss, torch_loss
 from gradwatch.fused.norms import fused_add_norm, fused_norm, torch_norm
 from gradwatch.fused.operation import Function
 from gradwatch.fused.site import Pattern, Site
@@ -184,6 +185,13 @@ def _group_norm_silu(norm: nn.GroupNorm, x: Tensor) -> Tensor:
     return group_norm_silu(x, norm.num_groups, norm.weight, norm.bias, norm.eps, dtype=dtype)
 
 
+def _loss(site: Site) -> Offer:
+    if site.loss is None:
+        return None
+    make = fused_loss if site.pattern == "loss" else fused_cross_entropy
+    return refuse_loss(site.loss, site.inputs) or make(site.loss)
+
+
 _BUNDLED: Mapping[Pattern, Any] = MappingProxyType(
     {
         "module": _module,
@@ -194,17 +202,21 @@ _BUNDLED: Mapping[Pattern, Any] = MappingProxyType(
         "BatchNorm2d → act": _batch_norm_act,
         "BatchNorm2d → add → act": _batch_norm_act,
         "GroupNorm → act": _group_norm_act,
+        "loss": _loss,
+        "cross-entropy": _loss,
     }
 )
 
 
 class TorchFused:
-    """Torch's own fused norms in the place of norms written out in Python."""
+    """Torch's own norms and cross-entropy in the place of those written out in Python."""
 
     name = "torch"
 
     def propose(self, site: Site) -> Offer:
-        """Offer ``torch.nn.functional``'s norm for one written by hand."""
+        """Offer ``torch.nn.functional``'s norm or loss for one written by hand."""
+        if site.pattern == "loss" and site.loss is not None:
+            return torch_loss(site.loss)
         if site.pattern != "norm" or site.norm is None:
             return None
         return torch_norm(site.norm)
