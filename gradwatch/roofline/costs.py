@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradwatch.findings import LOSS
+from gradwatch.flops import matrix_flops, simple_flops
 from gradwatch.roofline import operations
 from gradwatch.roofline.regions import Piece, Region, Storages
 from gradwatch.roofline.spans import NO_NUMBER, Span, Spans
@@ -165,12 +166,12 @@ class CostCounter(TorchDispatchMode):
         cost = self._cost()
         cost.kernels += 1
         cost.traffic_bytes += sum(piece.num_bytes for piece in (*reads, *changes, *made))
-        matrix = operations.matrix_flops(func, args, kwargs, out)
+        matrix = matrix_flops(func, args, kwargs, out)
         if matrix:
             dtype = str(ins[0].dtype).removeprefix("torch.")
             cost.matrix_flops[dtype] = cost.matrix_flops.get(dtype, 0.0) + matrix
         else:
-            cost.simple_flops += operations.simple_flops(func, [*ins, *outs])
+            cost.simple_flops += simple_flops(name, (own.numel() for own in (*ins, *outs)))
         self._follow(name, reads, (*changes, *made))
 
     def _cost(self) -> PhaseCost:

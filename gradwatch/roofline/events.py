@@ -12,7 +12,7 @@ import torch
 from torch.autograd import profiler
 from torch.profiler import DeviceType
 
-from gradwatch.roofline.operations import SILENT
+from gradwatch.flops import SILENT
 from gradwatch.undo import Undo
 
 if TYPE_CHECKING:

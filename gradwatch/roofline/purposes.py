@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gradwatch.roofline.operations import MOVES
+from gradwatch.flops import MOVES
 
 # First match wins; the names are those of operations, which a CPU's kernels share.
 _PURPOSES: tuple[tuple[str, str], ...] = (

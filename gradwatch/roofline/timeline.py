@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, cast, get_args
 
 from gradwatch.findings import INPUT, LOSS, OPTIMIZER
+from gradwatch.flops import SILENT
 from gradwatch.parts import Border
 from gradwatch.roofline import phases
 from gradwatch.roofline.events import Event
-from gradwatch.roofline.operations import SILENT
 from gradwatch.roofline.phases import Crossing
 from gradwatch.roofline.spans import MARK, Span
 
