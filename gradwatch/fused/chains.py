@@ -20,6 +20,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from gradwatch.fused.behaviour import ACTIVATIONS, norm_form, recognise_activation
+from gradwatch.fused.loss_chains import find_loss
 from gradwatch.fused.norms import stock_add_norm
 from gradwatch.fused.operation import Function
 from gradwatch.fused.providers import Pattern, Site
@@ -80,7 +81,7 @@ def find_chains(block: nn.Module, graph: fx.Graph) -> list[Chain]:
     found: list[Chain] = []
     taken: set[fx.Node] = set()
     # A gate begins with an activation that a pair would take from it.
-    for find, node in itertools.product((_gate, _head, _add_norm), graph.nodes):
+    for find, node in itertools.product((_gate, _head, _add_norm, _loss), graph.nodes):
         chain = find(block, node)
         if chain is not None and not taken & _nodes(chain):
             taken |= _nodes(chain)
@@ -178,6 +179,16 @@ def _add_norm(block: nn.Module, node: fx.Node) -> Chain | None:
     if chain is None:
         return None
     return chain._replace(site=chain.site._replace(norm=form), total=total)
+
+
+def _loss(_block: nn.Module, node: fx.Node) -> Chain | None:
+    """Find a cross-entropy of logits and class indices; node is the loss."""
+    call = find_loss(node)
+    if call is None:
+        return None
+    values = tuple(each.meta["value"] for each in call.inputs)
+    site = Site("cross-entropy", (), values, loss=call.form)
+    return Chain(site, (), call.stock, node, call.inputs, None, ())
 
 
 def _chain(  # noqa: PLR0917 - what a chain is made of
