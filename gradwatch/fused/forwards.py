@@ -25,20 +25,21 @@ def make_forward(
         block: The block.
         traced: The trace.
         made: The graph with one call a chain, and those calls.
-        skipped: Paths of the modules that are not called any more.
+        skipped: Paths of the modules that functions stand for.
     """
     # Written out once: the graph holds live values, and goes.
     graph, calls = made
     written = graph.python_code("self")
     source, space = written.src, dict(written.globals)
     places = [next(name for name, own in space.items() if own is call.target) for call in calls]
-    known, stay = traced._replace(graph=fx.Graph()), members(block, skipped)
+    known, entered = traced._replace(graph=fx.Graph()), tuple(traced.entered)
+    stay = members(block, skipped, entered)
 
     def build(functions: Sequence[Function]) -> Function:
         own = _guarded(known, _run(source, {**space, **dict(zip(places, functions, strict=True))}))
 
         def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the stock one's
-            chosen = own if members(self, skipped) == stay else type(self).forward
+            chosen = own if members(self, skipped, entered) == stay else type(self).forward
             return chosen(self, *args, **kwargs)
 
         return forward

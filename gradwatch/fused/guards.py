@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,20 +10,26 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from gradwatch.fused.operation import Half
 from gradwatch.hooks import Hook
 from gradwatch.non_finite.rng import RandomState
 
 __all__ = [
-    "Read", "carries_hook", "drew", "guard", "is_plain", "members", "reads_noted", "surroundings",
+    "Read", "carries_hook", "drew", "guard", "is_plain", "members", "reads_noted", "replaced",
+    "settings", "surroundings",
 ]  # fmt: skip
 
 Read = tuple[str, str]
 """Path of a module below a block, and the name of an attribute of it."""
 
-# Code and arrays: a trace calls them or is handed them, and fixes nothing of theirs.
-LIVE = (Tensor, nn.Module, type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
+# Fused functions read what these hold when they are called.
+ASKED = (nn.Linear, nn.BatchNorm2d, nn.GroupNorm)
+OF_EVERY_MODULE = frozenset({*vars(nn.Module()), "forward"})
+# Classes and arrays: a trace calls them or is handed them, and fixes nothing of theirs.
+LIVE = (Tensor, nn.Module, type, types.ModuleType)
+FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 
 
 def is_plain(value: object) -> bool:
@@ -85,7 +92,8 @@ def reads_noted(paths: Mapping[nn.Module, str]) -> Iterator[list[Read]]:
 
 
 def _changeable(value: object) -> bool:
-    return is_plain(value) or not (isinstance(value, LIVE) or callable(value))
+    written_out = isinstance(value, (*FUNCTIONS, functools.partial))
+    return is_plain(value) or written_out or not (isinstance(value, LIVE) or callable(value))
 
 
 def guard(
@@ -100,25 +108,92 @@ def guard(
         reads: Attributes its forward reads.
     """
     kinds = tuple(_kind(value) for value in values.values())
-    training = tuple(each.training for each in block.modules())
-    known = tuple(_fixed(getattr(block.get_submodule(path), name, None)) for path, name in reads)
-    return kinds, half.dtype, training, known
+    known = tuple(_fixed(getattr(_at(block, path), name, None)) for path, name in reads)
+    return kinds, half.dtype, known
 
 
-def members(block: nn.Module, skipped: Sequence[str]) -> tuple[object, ...]:
-    """Give the types of modules that are not called; what is hung on one later must be called.
+def members(
+    block: nn.Module, skipped: Sequence[str], entered: Sequence[str] = ()
+) -> tuple[object, ...]:
+    """Give what must be as it was of a block, and of the modules in it that are not called.
+
+    Those that are called answer for themselves.
 
     Args:
         block: The block that is called.
-        skipped: Paths of the modules below it whose own call is left out.
+        skipped: Paths of the modules below it that a fused function stands for.
+        entered: Paths of those whose own forward is part of the block's.
     """
-    found = (block.get_submodule(path) for path in skipped)
-    return tuple(None if carries_hook(each) else type(each) for each in found)
+    parts = tuple(_standing(_at(block, path)) for path in skipped)
+    frames = tuple(_frame(_at(block, path)) for path in entered)
+    return _has_any_global_hook(), block.training, _held(block), parts, frames
+
+
+def _at(block: nn.Module, path: str) -> nn.Module | None:
+    """Find a module, unless it was taken away."""
+    found: nn.Module | None = block
+    for name in filter(None, path.split(".")):
+        found = None if found is None else found._modules.get(name)
+    return found
+
+
+def _standing(module: nn.Module | None) -> object:
+    if module is None or carries_hook(module):
+        return None
+    return type(module), module.training, settings(module)
+
+
+def _frame(module: nn.Module | None) -> object:
+    if module is None:
+        return None
+    if replaced(module) or module._compiled_call_impl is not None or carries_hook(module):
+        return None
+    return type(module), module.training, _held(module)
+
+
+def replaced(module: nn.Module) -> bool:
+    """Tell whether an instance runs another forward than its class.
+
+    Args:
+        module: The module.
+    """
+    own = vars(module).get("forward")
+    # A model that was pickled in its swaps comes back with its class's forward on the instance.
+    return own is not None and getattr(own, "__func__", own) is not type(module).forward
+
+
+def _held(module: nn.Module) -> tuple[object, ...]:
+    """Give the names and types of a module's children, and which of its parameters are there."""
+    children = tuple((name, type(each)) for name, each in module._modules.items())
+    absent = tuple(
+        name
+        for each in (module._parameters, module._buffers)
+        for name, own in each.items()
+        if own is None
+    )
+    return children, absent
+
+
+def settings(module: nn.Module) -> tuple[object, ...]:
+    """Give the numbers a module computes with, where a fused function may have closed over them.
+
+    Args:
+        module: A norm or an activation. Stock layers with weights are asked at each call: theirs
+            may change, as a BatchNorm's momentum does.
+    """
+    if type(module) in ASKED:
+        return ()
+    own = ((name, each) for name, each in vars(module).items() if name not in OF_EVERY_MODULE)
+    return tuple((name, _fixed(each)) for name, each in own)
 
 
 def _kind(value: object) -> object:
     if isinstance(value, Tensor):
         return value.dtype, value.dim(), value.device.type, type(value)
+    if isinstance(value, list | tuple):
+        return type(value), tuple(map(_kind, value))
+    if isinstance(value, dict):
+        return type(value), tuple((name, _kind(each)) for name, each in value.items())
     return value if is_plain(value) else type(value)
 
 
@@ -128,7 +203,13 @@ def _fixed(value: object) -> object:
         return value
     if isinstance(value, list | tuple):
         return tuple(each if is_plain(each) else id(each) for each in value)
-    held = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    if isinstance(value, (torch.dtype, torch.device, *FUNCTIONS)):
+        return value
+    if isinstance(value, functools.partial):
+        return value.func, _fixed(value.args), _fixed(value.keywords)
+    if isinstance(value, dict):
+        return tuple((name, own if is_plain(own) else type(own)) for name, own in value.items())
+    held = getattr(value, "__dict__", {})
     return tuple((name, own) for name, own in held.items() if is_plain(own))
 
 

@@ -9,10 +9,11 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
+from gradwatch.fused.guards import carries_hook, replaced
 from gradwatch.fused.operation import Candidate
 from gradwatch.undo import Undo, patch_instance
 
-__all__ = ["Wardrobe", "refuse_site"]
+__all__ = ["Wardrobe", "refuse_site", "refuse_skipped"]
 
 
 class Wardrobe:
@@ -60,10 +61,24 @@ def refuse_site(module: nn.Module) -> str | None:
         return "it is scripted: its forward is not Python's"
     if parametrize.is_parametrized(module):
         return "it is parametrized: its weight is computed anew at each access"
-    own = vars(module).get("forward")
-    # A model that was pickled in its swaps comes back with its class's forward on the instance.
-    if own is not None and getattr(own, "__func__", own) is not type(module).forward:
+    if replaced(module):
         return "its forward has been replaced already"
     if any(each._compiled_call_impl is not None for each in module.modules()):
         return "it is compiled: torch.compile fuses it on its own"
     return None
+
+
+def refuse_skipped(module: nn.Module, path: str) -> str | None:
+    """Say why a module must be called, so that nothing can stand for it.
+
+    Args:
+        module: The module.
+        path: How it is told.
+
+    Returns:
+        The reason, or ``None``.
+    """
+    if carries_hook(module):
+        return f"{path} carries a hook, which would not fire"
+    reason = refuse_site(module)
+    return None if reason is None else f"{path}: {reason}"

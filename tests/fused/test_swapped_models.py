@@ -102,7 +102,7 @@ class Both(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.basic(self.stem(x)).flatten(2)
-        return self.head(self.norm(self.block(h, h.flip(1))).mean(1))
+        return self.head(self.norm(self.block(h, h.flip(1)).mean(1)))
 
 
 def batch_of(size: int) -> tuple[Tensor, Tensor]:
