@@ -69,13 +69,24 @@ class Chain(NamedTuple):
     total: fx.Node | None
     skipped: tuple[str, ...]
 
+    @property
+    def nodes(self) -> tuple[fx.Node, ...]:
+        """What the function stands for, in order."""
+        found, near = dict.fromkeys([self.last]), [self.last]
+        while near:
+            inner = [each for each in near.pop().all_input_nodes if each not in self.inputs]
+            near += [each for each in inner if each not in found]
+            found |= dict.fromkeys(inner)
+        return tuple(reversed(found))
+
 
 def find_chains(block: nn.Module, graph: fx.Graph) -> list[Chain]:
     """Find the chains of a traced block; none overlaps another.
 
     Args:
         block: The block.
-        graph: What its forward does; each node's ``meta["value"]`` is a live value.
+        graph: What its forward does; each node's ``meta["value"]`` is a live value, and
+            ``meta["writes"]`` tells whether it wrote into one of its inputs.
     """
     order = {node: place for place, node in enumerate(graph.nodes)}
     found: list[Chain] = []
@@ -83,15 +94,24 @@ def find_chains(block: nn.Module, graph: fx.Graph) -> list[Chain]:
     # A gate begins with an activation that a pair would take from it.
     for find, node in itertools.product((_gate, _head, _add_norm, _loss), graph.nodes):
         chain = find(block, node)
-        if chain is not None and not taken & _nodes(chain):
-            taken |= _nodes(chain)
+        if chain is None or taken & set(chain.nodes):
+            continue
+        if _undisturbed(graph, chain):
+            taken |= set(chain.nodes)
             found.append(chain)
     return sorted(found, key=lambda chain: order[chain.last])
 
 
-def _nodes(chain: Chain) -> set[fx.Node]:
-    between = {node for node in chain.last.all_input_nodes if node not in chain.inputs}
-    return {chain.last, *between}
+def _undisturbed(graph: fx.Graph, chain: Chain) -> bool:
+    """Tell whether nothing is written to between the parts: one call reads all at one time."""
+    own = set(chain.nodes)
+    left = len(own)
+    for node in graph.nodes:
+        if node in own:
+            left -= 1
+        elif 0 < left < len(own) and node.meta.get("writes"):
+            return False
+    return True
 
 
 def _head(block: nn.Module, node: fx.Node) -> Chain | None:

@@ -48,10 +48,12 @@ def find_loss(node: fx.Node) -> LossCall | None:
     if len(source.users) != 1 or source.target not in LOG_SOFTMAX:
         return None
     logits, *rest = source.args
-    softmax = {**dict(zip(("dim",), rest, strict=False)), **source.kwargs}
-    # A third argument by position is another one for each of the three.
-    if not isinstance(logits, fx.Node) or len(rest) > 1 or not softmax.keys() <= {"dim", "dtype"}:
+    if not isinstance(logits, fx.Node) or len(rest) > 1:
         return None
+    given_by_name = {
+        name: source.kwargs[name] for name in ("dim", "dtype") if name in source.kwargs
+    }
+    softmax = dict(zip(("dim",), rest, strict=False)) | given_by_name
     return _call(node, given, (logits, target), softmax)
 
 

@@ -1,0 +1,106 @@
+"""A cross-entropy that a forward calls as a function is a chain of that forward."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gradwatch.fused.loss_forms import LossForm
+from gradwatch.fused.losses import stock_cross_entropy
+from gradwatch.fused.providers import Bundled, Site
+from gradwatch.fused.trial import Result
+from gradwatch.fused.wardrobe import Wardrobe
+from tests.fused.lab import run_trial, verdicts
+
+WORDS = 11
+IDS = torch.randint(0, WORDS, (2, 6), generator=torch.Generator().manual_seed(2))
+CALLS: list[LossForm] = []
+
+
+class Losses:
+    """Takes cross-entropies over in plain torch, and counts the calls."""
+
+    name = "losses"
+
+    def propose(self, site: Site) -> Any:
+        form = site.loss
+        if site.pattern != "cross-entropy" or form is None:
+            return None
+
+        def loss(x: Tensor, target: Tensor) -> Tensor:
+            CALLS.append(form)
+            return stock_cross_entropy(form)(x, target)
+
+        return loss
+
+
+Way = Callable[[Any, Tensor, Tensor], Any]
+
+
+class Words(nn.Module):
+    """A language model that computes its own loss, as nanoGPT does."""
+
+    def __init__(self, way: Way) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(WORDS, 8), nn.Linear(8, WORDS)
+        self.pad, self.way = -1, way
+
+    def forward(self, ids: Tensor, targets: Tensor | None = None) -> Any:
+        logits = self.head(self.embed(ids))
+        loss = None if targets is None else self.way(self, logits, targets)
+        return logits, loss
+
+
+def flat(self: Any, logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(
+        logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=self.pad
+    )
+
+
+def in_two(self: Any, logits: Tensor, targets: Tensor) -> Tensor:
+    log_p = F.log_softmax(logits.flatten(0, 1), dim=-1)
+    return F.nll_loss(log_p, targets.flatten(), reduction="sum")
+
+
+def by_method(self: Any, logits: Tensor, targets: Tensor) -> Tensor:
+    return F.nll_loss(logits.transpose(1, 2).log_softmax(1), targets)
+
+
+def of_rows(self: Any, logits: Tensor, targets: Tensor) -> Tensor:
+    loss = F.cross_entropy(logits.transpose(1, 2), targets, label_smoothing=0.1, reduction="none")
+    return loss.sum(1).mean()
+
+
+def made_on_the_spot(self: Any, logits: Tensor, targets: Tensor) -> Tensor:
+    return nn.CrossEntropyLoss(ignore_index=3)(logits.view(-1, WORDS), targets.view(-1))
+
+
+def loss_of(model: nn.Module, batch: Any) -> Tensor:
+    return model(*batch)[1]
+
+
+def tried(way: Way, provider: Any = None, **options: Any) -> tuple[Any, Result]:
+    torch.manual_seed(0)
+    model = Words(way)
+    CALLS.clear()
+    options = {"mode": "force", "loss": loss_of, **options}
+    return model, run_trial(model, [provider or Losses()], (IDS, IDS.flip(1)), **options)
+
+
+@pytest.mark.parametrize(
+    ("way", "form"),
+    [
+        (flat, LossForm(-1)),
+        (in_two, LossForm(reduction="sum")),
+        (by_method, LossForm(dim=1)),
+        (of_rows, LossForm(dim=1, smoothing=0.1, reduction="none")),
+        (made_on_the_spot, LossForm(3)),
+    ],
+)
+def test_a_loss_called_as_a_function_is_found_and_agrees(way: Way, form: LossForm) -> None:
+    _, result = tried(way)
+    assert [(each.layer, each.kind) for each in result.kept] == [("<root>", "cross-entropy")]
+    assert set(CALLS) == {form}
