@@ -107,7 +107,7 @@ def _of_module(  # noqa: PLR0917 - the module, and what is known of the step
     if loss is not None:
         site = Site("loss", (module,), visit.args, loss=loss)
         yield from _offered(name, site, providers, seen)
-    elif next(module.children(), None) is None:
+    elif next(module.children(), None) is None and module not in {c.module for c in seen.losses}:
         yield from _single(name, module, visit, providers, seen)
     elif _may_hold_chains(module):
         yield from rewrites.of(name, module, visit)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gradwatch.fused.bench import Bench, Dress
+from gradwatch.fused.called import CalledLoss, LossesNoted
 from gradwatch.fused.operation import Call, Candidate, Function, Half, Operation
 from gradwatch.hooks import tensors_in
 from gradwatch.non_finite.rng import RandomState
@@ -42,11 +44,13 @@ class Seen:
         visits: First call of each module that was called.
         counts: How often each was called.
         differentiates_twice: Whether the step builds a graph of its gradients.
+        losses: The losses that were called as functions.
     """
 
     visits: dict[nn.Module, Visit] = field(default_factory=dict)
     counts: Counter[nn.Module] = field(default_factory=Counter)
     differentiates_twice: bool = False
+    losses: list[CalledLoss] = field(default_factory=list)
 
 
 def half_now(device: str) -> Half:
@@ -86,11 +90,22 @@ def observe(bench: Bench, dress: Dress) -> Seen:
     for module in bench.model.modules():
         if not isinstance(module, torch.jit.ScriptModule):
             undo.add(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
+    noted = LossesNoted(bench.model)
     try:
-        bench.step()
+        with noted if not _holds_compiled(bench.model) else nullcontext():
+            bench.step()
     finally:
         undo()
+    seen.losses = noted.calls
     return seen
+
+
+def _holds_compiled(model: nn.Module) -> bool:
+    # It would be compiled anew under a mode of ours.
+    return any(
+        each._compiled_call_impl is not None or "_orig_mod" in each._modules
+        for each in model.modules()
+    )
 
 
 def record(bench: Bench, dress: Dress, candidate: Candidate) -> list[Call | None]:

@@ -13,7 +13,7 @@ from gradwatch.fused.losses import stock_cross_entropy
 from gradwatch.fused.providers import Bundled, Site
 from gradwatch.fused.trial import Result
 from gradwatch.fused.wardrobe import Wardrobe
-from tests.fused.lab import run_trial, verdicts
+from tests.fused.lab import run_trial
 
 WORDS = 11
 IDS = torch.randint(0, WORDS, (2, 6), generator=torch.Generator().manual_seed(2))
@@ -104,3 +104,63 @@ def test_a_loss_called_as_a_function_is_found_and_agrees(way: Way, form: LossFor
     _, result = tried(way)
     assert [(each.layer, each.kind) for each in result.kept] == [("<root>", "cross-entropy")]
     assert set(CALLS) == {form}
+
+
+def test_the_bundled_kernel_is_asked_for_it() -> None:
+    _, result = tried(flat, Bundled())
+    (row,) = [row for row in result.rows if row.kind == "cross-entropy"]
+    assert row.verdict == "refused"
+    assert row.reason.startswith("kernels run on CUDA devices")
+
+
+def weighted(self: Any, logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits.view(-1, WORDS), targets.view(-1), torch.ones(WORDS))
+
+
+def of_shares(self: Any, logits: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(logits.view(-1, WORDS), F.one_hot(targets.view(-1), WORDS).float())
+
+
+def over_the_words(self: Any, logits: Tensor, targets: Tensor) -> Tensor:
+    return F.nll_loss(F.log_softmax(logits.flatten(0, 1), dim=0), targets.flatten())
+
+
+def read_twice(self: Any, logits: Tensor, targets: Tensor) -> Tensor:
+    log_p = F.log_softmax(logits.flatten(0, 1), dim=-1)
+    return F.nll_loss(log_p, targets.flatten()) + log_p.square().mean()
+
+
+@pytest.mark.parametrize("way", [weighted, of_shares, over_the_words, read_twice])
+def test_another_loss_is_not_taken_for_one(way: Way) -> None:
+    _, result = tried(way)
+    assert result.kept == ()
+    assert CALLS == []
+
+
+@pytest.fixture
+def worn() -> Iterator[Any]:
+    """Give a model that wears its loss."""
+    model, result = tried(flat)
+    wardrobe = Wardrobe()
+    wardrobe.wear(result.kept)
+    CALLS.clear()
+    yield model
+    wardrobe.take_off()
+
+
+def test_a_model_that_wears_one_computes_what_it_did(worn: Any) -> None:
+    logits, loss = worn(IDS, IDS.flip(1))
+    assert len(CALLS) == 1
+    stock = type(worn).forward(worn, IDS, IDS.flip(1))
+    torch.testing.assert_close((logits, loss), stock)
+    left_out = IDS.clone()
+    left_out[0] = -1
+    torch.testing.assert_close(worn(IDS, left_out), type(worn).forward(worn, IDS, left_out))
+
+
+def test_without_targets_and_with_another_mark_it_goes_the_stock_way(worn: Any) -> None:
+    assert worn(IDS)[1] is None
+    worn.pad = 3
+    marked = worn(IDS, IDS.flip(1))[1]
+    assert CALLS == []
+    torch.testing.assert_close(marked, flat(worn, worn(IDS)[0], IDS.flip(1)))
