@@ -96,6 +96,7 @@ def _compare(fused: Run, stock: Run, exact: Run, layout: Layout) -> tuple[float,
     """Give the largest error and the stock function's there; raise where it is too large."""
     if fused.drew:
         raise _Rejected("it draws random numbers, which the stock function does not")
+    _same_inputs_written(fused, stock)
     for name, value in fused.values.items():
         if name in stock.values:
             _same_kind(name, value, stock.values[name])
@@ -105,6 +106,13 @@ def _compare(fused: Run, stock: Run, exact: Run, layout: Layout) -> tuple[float,
         error = _error_of(name, value, stock.values[name], exact.values[name], layout)
         worst = max(worst, error)
     return worst
+
+
+def _same_inputs_written(fused: Run, stock: Run) -> None:
+    for name in sorted(fused.wrote - stock.wrote):
+        raise _Rejected(f"it writes into its {name}")
+    for name in sorted(stock.wrote - fused.wrote):
+        raise _Rejected(f"it leaves its {name} as it is, where the stock layer works in place")
 
 
 def _same_names(fused: Mapping[str, Tensor], stock: Mapping[str, Tensor]) -> None:

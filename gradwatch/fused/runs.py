@@ -25,7 +25,7 @@ HOOKS = (
 
 
 class Spoiled(Exception):  # noqa: N818 - a verdict, not an error
-    """A function wrote into what it was given."""
+    """A function wrote into a gradient."""
 
 
 class Layout(NamedTuple):
@@ -74,12 +74,14 @@ class Run(NamedTuple):
     """What one run gave.
 
     Attributes:
-        values: Outputs, gradients and buffers by name.
+        values: Outputs, gradients, buffers, and inputs that were written into, by name.
         drew: Whether random numbers were drawn.
+        wrote: Names of the inputs that were written into.
     """
 
     values: dict[str, Tensor]
     drew: bool
+    wrote: frozenset[str] = frozenset()
 
 
 def bare_copy(module: nn.Module) -> nn.Module:
@@ -121,10 +123,13 @@ def run_function(
 
     Raises:
         DeadlineError: If it did not come back in time.
-        Spoiled: If the function wrote into an input or a gradient.
+        Spoiled: If the function wrote into a gradient.
     """
     twins = [bare_copy(each).double() if double else bare_copy(each) for each in members]
     inputs = tuple(_leaf(value, double=double) for value in call.inputs)
+    # Not the leaves themselves: those must not be written to in place, and the stock function may.
+    with torch.enable_grad():
+        given = tuple(x.clone() if isinstance(x, Tensor) else x for x in inputs)
     grads = [None if g is None else layout.lay(g.double() if double else g.clone())
              for g in call.gradients]  # fmt: skip
 
@@ -135,7 +140,8 @@ def run_function(
             stack.enter_context(torch.enable_grad())
             if double:
                 stack.enter_context(InDoubles())
-            return _forward_backward(function, twins, inputs, call, grads)
+            outputs = list(tensors_in(function(*twins, *given, **call.kwargs)))
+            return _with_gradients(outputs, twins, inputs, grads)
 
     with rng_preserved():
         call.random.restore()
@@ -143,20 +149,22 @@ def run_function(
         values = within(limit_seconds, compute, _device(inputs)) if limit_seconds else compute()
         drew = any(not torch.equal(a, b) for a, b in zip(before, _drawn(inputs), strict=True))
     if not double:
-        _unspoiled(call, inputs, grads, layout)
-    return Run(values, drew)
+        _unspoiled(call, grads, layout)
+    wrote = _written(inputs, given)
+    return Run(values | wrote, drew, frozenset(wrote))
 
 
-def _forward_backward(
-    function: Function,
-    twins: list[nn.Module],
-    inputs: tuple[Any, ...],
-    call: Call,
+def _written(inputs: tuple[Any, ...], given: tuple[Any, ...]) -> dict[str, Tensor]:
+    """Name what was written into, as it is now."""
+    pairs = enumerate(zip(inputs, given, strict=True))
+    tensors = ((n, x, y.detach()) for n, (x, y) in pairs if isinstance(y, Tensor))
+    return {f"input {n}" if n else "input": y for n, x, y in tensors if not _same(x, y)}
+
+
+def _with_gradients(
+    outputs: list[Tensor], twins: list[nn.Module], inputs: tuple[Any, ...],
     grads: list[Tensor | None],
-) -> dict[str, Tensor]:
-    # Their own nodes: a leaf must not be written to in place, and the stock function may.
-    given = [x.view_as(x) if isinstance(x, Tensor) and x.requires_grad else x for x in inputs]
-    outputs = list(tensors_in(function(*twins, *given, **call.kwargs)))
+) -> dict[str, Tensor]:  # fmt: skip
     values = {f"output {i}" if i else "output": y.detach() for i, y in enumerate(outputs)}
     wanted = dict(_wanted(twins, inputs))
     pairs = [(y, g) for y, g in zip(outputs, grads, strict=False) if g is not None]
@@ -191,12 +199,7 @@ def _leaf(value: Any, *, double: bool) -> Any:  # noqa: ANN401 - any input
     return twin.requires_grad_(value.requires_grad)
 
 
-def _unspoiled(
-    call: Call, inputs: tuple[Any, ...], grads: list[Tensor | None], layout: Layout
-) -> None:
-    for number, (kept, given) in enumerate(zip(call.inputs, inputs, strict=True)):
-        if isinstance(kept, Tensor) and not _same(kept, given):
-            raise Spoiled(f"it writes into its input{f' {number}' if number else ''}")
+def _unspoiled(call: Call, grads: list[Tensor | None], layout: Layout) -> None:
     for kept, given in zip(call.gradients, grads, strict=True):
         if kept is not None and given is not None and not _same(layout.lay(kept), given):
             raise Spoiled("it writes into the gradient it is given")
