@@ -113,7 +113,7 @@ def node_flops(node: Any, operation: str) -> float:  # noqa: ANN401 - a node has
     metadata = getattr(node, "_input_metadata", ())
     if not metadata or operation.strip("_") in _FREE:
         return 0.0
-    out, known = tuple(metadata[0].shape), _known_sizes(node)
+    out, known = _plain(metadata[0].shape), _known_sizes(node)
     if operation in _PRODUCTS:
         return float(_PRODUCTS[operation](node, known, out))
     return simple_flops(operation, map(prod, (out, *known.values())))
@@ -126,7 +126,12 @@ def _known_sizes(node: Any) -> Known:  # noqa: ANN401 - as above
         for name, attribute in plainly_kept(node)
     }
     sized = {name: getattr(node, f"_saved_{name}{_SIZES}") for name in _sized_names(type(node))}
-    return {name: tuple(sizes) for name, sizes in (*kept.items(), *sized.items()) if sizes}
+    return {name: _plain(sizes) for name, sizes in (*kept.items(), *sized.items()) if sizes}
+
+
+def _plain(sizes: Iterable[int]) -> Sizes:
+    """Leave out the sizes that are no numbers: of ragged tensors."""
+    return tuple(size for size in sizes if type(size) is int)
 
 
 @lru_cache(maxsize=1024)

@@ -8,9 +8,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
+from torch import nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 log = logging.getLogger("gradwatch")
+
+_OF_OTHERS = torch._C.DispatchKey.CompositeImplicitAutograd
 
 Phase = Literal["forward", "backward"]
 
@@ -130,6 +134,9 @@ class CostCounter(TorchDispatchMode):
     ) -> Any:  # noqa: ANN401 - whatever the operation returns
         """Run an operation unchanged and count it."""
         known = kwargs or {}
+        if isinstance(func, OpOverload) and _is_whole(func, args):
+            with self:
+                return func._op_dk(_OF_OTHERS, *args, **known)
         out = func(*args, **known)
         if self.error is None and not self.paused and isinstance(func, OpOverload):
             try:
@@ -219,6 +226,24 @@ class CostCounter(TorchDispatchMode):
             self.pairs[Pair(phase, before, name)] += 1
         self.counts[phase, name] += 1
         self._last = name, frozenset(piece.storage for piece in writes)
+
+
+def _is_whole(func: OpOverload[..., Any], args: Sequence[Any]) -> bool:
+    """Tell whether an operation made of others comes as one: so it does in inference mode."""
+    ins = [each for each in args if isinstance(each, torch.Tensor)]
+    plain = all(type(each) in {torch.Tensor, nn.Parameter} for each in ins)
+    if not ins or not plain:
+        return False
+    inference = torch.is_inference_mode_enabled() or any(each.is_inference() for each in ins)
+    return inference and _is_of_others(func, ins[0].device.type)
+
+
+@lru_cache(maxsize=4096)
+def _is_of_others(func: OpOverload[..., Any], device: str) -> bool:
+    """Tell whether an operation runs others that count, and has no kernel of its own."""
+    own = torch._C._dispatch_key_for_device(device)
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return has(func.name(), _OF_OTHERS) and not has(func.name(), own)
 
 
 def _changed(

@@ -33,6 +33,7 @@ COMPILED = (
     "something in the step is compiled, one piece to every counter and profiler, so no layer is "
     "judged: profile the model uncompiled to see its layers"
 )
+UNCOUNTED = "an operation could not be counted, so no layer is judged"
 COMPILED_MARK = "Torch-Compiled Region"
 
 
@@ -143,12 +144,12 @@ class Counting(WarmUp):
         self._watching.enter_context(self._counter)
 
     def finish(self) -> None:
-        """Leave the costs."""
+        """Leave the costs, if all of them could be counted."""
         self.close()
         self._counter.finish()
         if self._counter.error is not None:
-            told = f"not every operation could be counted: {self._counter.error!r}"
-            self._evidence.notes.append(told)
+            self._evidence.notes.append(f"{UNCOUNTED}: {self._counter.error!r}")
+            return
         costs = self._counter.layers
         for layer, saved in self._saved.items():
             costs.setdefault(layer, LayerCost()).saved_bytes = float(saved)

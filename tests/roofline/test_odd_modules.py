@@ -64,6 +64,38 @@ def test_sparse_gradients_and_scripted_modules_are_no_obstacle() -> None:
     assert {"0", "<root>"} <= {own.layer for own in told.layers}
 
 
+class Ragged(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        jagged = torch.nested.as_nested_tensor([x[:1], x[1:]], layout=torch.jagged)
+        out: Tensor = super().forward(jagged).values()
+        return out
+
+
+def test_what_cannot_be_counted_is_said_and_nothing_is_judged_by_halves() -> None:
+    told = profile(Ragged(4, 4), torch.ones(3, 4), options=ONCE)
+    assert told.layers == ()
+    assert "an operation could not be counted, so no layer is judged" in told.notes[0]
+    assert told.phases["forward"] > 0
+
+
+class Distils(nn.Module):
+    """A teacher in inference mode, where torch takes no operation apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher, self.student = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.inference_mode():
+            wanted = self.teacher(x)
+        return nn.functional.mse_loss(self.student(x), wanted.clone())
+
+
+def test_a_product_in_inference_mode_costs_what_it_costs_elsewhere() -> None:
+    told = {own.layer: own for own in profile(Distils(), torch.ones(8, 4), options=ONCE).layers}
+    assert told["teacher"].flops == 2 * 8 * 4 * 4
+
+
 # Dynamo itself asks for the gradient of a tensor that keeps none.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_a_compiled_function_runs_as_it_is_and_no_layer_is_judged() -> None:
