@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -51,6 +52,9 @@ class _Typed(fx.Proxy):
         """Give the number of dimensions, which is specialised."""
         dimensions: int = self.node.meta["value"].dim()
         return dimensions
+
+    def __setitem__(self, place: Any, value: Any) -> None:  # noqa: ANN401 - as a tensor's
+        self.tracer.create_proxy("call_function", operator.setitem, (self, place, value), {})
 
 
 class Tracer(fx.Tracer):
@@ -112,7 +116,8 @@ class Tracer(fx.Tracer):
             self._settings, random = surroundings(self._device), RandomState.take()
             result = type(self.root).forward(self.root, **given)
             self.draws = drew(random, RandomState.take())
-        self.create_node("output", "output", (self.create_arg(result),), {})
+            # What is read of a child's output as it is handed on is an operation too.
+            self.create_node("output", "output", (self.create_arg(result),), {})
         self.left_marks = _contents(self.root) != before
         return self.graph
 
