@@ -58,18 +58,18 @@ def add_rms_norm(
 
     Args:
         x: Input, any strides.
-        residual: Added to x; same shape and dtype.
+        residual: Added to x, in the type torch promotes the two to; of the same shape.
         normalized_shape: Sizes of the last dimensions, to normalise over together.
         weight: Scale of that shape.
         eps: Added to the mean square; float32's epsilon by default.
-        dtype: Of the normalised tensor; that of x by default.
+        dtype: Of the normalised tensor; that of the sum by default.
 
     Returns:
         The normalised sum and the sum.
 
     Raises:
         KernelUnavailableError: Without Triton, or where kernels do not run.
-        ValueError: If residual is not like x, or a row has more elements than a program holds.
+        ValueError: If residual has another shape, or a row has more elements than a program holds.
     """
     from gradwatch.kernels.norm import norm
 

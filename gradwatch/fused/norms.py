@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradwatch.fused._checks import under_autocast
+from gradwatch.fused._checks import refuse_call, under_autocast
 from gradwatch.fused._layer_norm import add_layer_norm, layer_norm
 from gradwatch.fused._norms import refuse_norm
 from gradwatch.fused._rms_norm import add_rms_norm, rms_norm
 from gradwatch.fused.behaviour import NormForm
 from gradwatch.fused.operation import Function
 
-__all__ = ["fused_add_norm", "fused_norm", "stock_add_norm", "torch_norm"]
+__all__ = ["fused_add_norm", "fused_norm", "refuse_add_norm", "stock_add_norm", "torch_norm"]
 
 
 def fused_norm(form: NormForm) -> Function:
@@ -81,16 +81,39 @@ def fused_add_norm(form: NormForm) -> Function:
     stock = stock_add_norm(form)
 
     def add_norm(norm: nn.Module, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-        weight, bias = _scaled(form, norm)
-        alike = (x.shape, x.dtype) == (residual.shape, residual.dtype)
-        if not alike or _refuse(form, norm, x) is not None:
+        if refuse_add_norm(form, norm, x, residual) is not None:
             return stock(norm, x, residual)
-        shape, dtype = x.shape[-1:], _dtype(form, x, norm)
+        weight, bias = _scaled(form, norm)
+        total = torch.promote_types(x.dtype, residual.dtype)
+        shape, dtype = x.shape[-1:], _dtype(form, x, norm, total)
         if form.centred:
             return add_layer_norm(x, residual, shape, weight, bias, form.eps, dtype=dtype)
         return add_rms_norm(x, residual, shape, weight, form.eps, dtype=dtype)
 
     return add_norm
+
+
+def refuse_add_norm(form: NormForm, module: nn.Module, x: Tensor, residual: Tensor) -> str | None:
+    """Say why the bundled kernel cannot add a residual and normalise.
+
+    Args:
+        form: What the norm computes.
+        module: The norm.
+        x: Its branch.
+        residual: What is added.
+
+    Returns:
+        The reason, or ``None``.
+    """
+    if form.dim != -1:
+        return "it normalises over channels that do not come last"
+    if x.shape != residual.shape:
+        return f"a {tuple(residual.shape)} is added to a {tuple(x.shape)}"
+    # What the norm is given is the sum, in the type torch promotes the two to: under autocast a
+    # bfloat16 branch and a float32 residual give float32.
+    total = torch.promote_types(x.dtype, residual.dtype)
+    like_it = x if x.dtype == total else residual
+    return refuse_call(x, residual) or _refuse(form, module, like_it)
 
 
 def stock_add_norm(_form: NormForm) -> Callable[..., tuple[Tensor, Tensor]]:
@@ -112,11 +135,17 @@ def _scaled(form: NormForm, module: nn.Module) -> tuple[Tensor | None, Tensor | 
     return weight, bias
 
 
-def _dtype(form: NormForm, x: Tensor, module: nn.Module) -> torch.dtype:
+def _dtype(
+    form: NormForm, x: Tensor, module: nn.Module, given: torch.dtype | None = None
+) -> torch.dtype:
+    """Say what comes out where the norm is given ``given``, by default what x is."""
+    given = given or x.dtype
+    if type(module) in (nn.LayerNorm, nn.RMSNorm):
+        return torch.float32 if under_autocast(x) else given
     if not form.weight or not form.promotes:
-        return x.dtype
+        return given
     weight: Tensor = getattr(module, form.weight)
-    return torch.promote_types(x.dtype, weight.dtype)
+    return torch.promote_types(given, weight.dtype)
 
 
 def _refuse(form: NormForm, module: nn.Module, x: Tensor) -> str | None:

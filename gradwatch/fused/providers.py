@@ -18,7 +18,7 @@ from gradwatch.fused._group_norm import group_norm_silu
 from gradwatch.fused._group_norm import refuse as refuse_group_norm
 from gradwatch.fused._table import LAYERS
 from gradwatch.fused.losses import fused_cross_entropy, fused_loss, refuse_loss, torch_loss
-from gradwatch.fused.norms import fused_add_norm, fused_norm, torch_norm
+from gradwatch.fused.norms import fused_add_norm, fused_norm, refuse_add_norm, torch_norm
 from gradwatch.fused.operation import Function
 from gradwatch.fused.site import Pattern, Site
 
@@ -81,10 +81,7 @@ def _norm(site: Site) -> Offer:
 def _add_norm(site: Site) -> Offer:
     if site.norm is None:
         return None
-    x, residual = site.inputs
-    if site.norm.dim != -1 or (x.shape, x.dtype) != (residual.shape, residual.dtype):
-        return "what is added is not like what it is added to"
-    return _refuse_form(site) or fused_add_norm(site.norm)
+    return refuse_add_norm(site.norm, site.members[0], *site.inputs) or fused_add_norm(site.norm)
 
 
 def _refuse_form(site: Site) -> str | None:

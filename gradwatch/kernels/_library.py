@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["differentiable", "nothing", "register"]
+__all__ = ["differentiable", "nothing", "promoted", "register"]
 
 _LIBRARY: Any = torch.library.Library("gradwatch", "FRAGMENT")
 
@@ -39,6 +39,11 @@ def register(
 def nothing(like: Tensor) -> Tensor:
     """Return the empty tensor that stands for a result that was not asked for."""
     return like.new_empty(0)
+
+
+def promoted(x: Tensor, other: Tensor | None) -> torch.dtype:
+    """Return the dtype of ``x + other``, or that of x where nothing is added."""
+    return x.dtype if other is None else torch.promote_types(x.dtype, other.dtype)
 
 
 def differentiable(

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gradwatch.kernels._library import differentiable, nothing, register
+from gradwatch.kernels._library import differentiable, nothing, promoted, register
 from gradwatch.kernels._tiles import plan_rows
 from gradwatch.kernels._triton import jit, launch, tl
 from gradwatch.kernels.column_sums import column_sums
@@ -144,7 +144,7 @@ def _fake_forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     rstd = x.new_empty(x.numel() // n, dtype=torch.float32)
     mean = torch.empty_like(rstd) if center else nothing(rstd)
-    s = nothing(x) if residual is None else x.new_empty(x.shape)
+    s = nothing(x) if residual is None else x.new_empty(x.shape, dtype=promoted(x, residual))
     return x.new_empty(x.shape, dtype=dtype), s, mean, rstd
 
 
@@ -274,26 +274,24 @@ def norm(
         n: Elements of a row, at most ``MAX_NORM_ELEMENTS``.
         weight: Scale with n elements, of any floating dtype.
         bias: Shift with n elements, of any floating dtype.
-        residual: Added to x first; same shape and dtype as x.
+        residual: Added to x first, in the type torch promotes the two to; of the shape of x.
         eps: Added to the variance.
         center: Subtract the mean (LayerNorm) or not (RMSNorm).
-        dtype: Of the result; that of x by default.
+        dtype: Of the result; that of x + residual by default.
 
     Returns:
         ``y``, or ``(y, x + residual)`` with a residual.
 
     Raises:
-        ValueError: If n is over ``MAX_NORM_ELEMENTS``, or residual and x differ in shape or dtype.
+        ValueError: If n is over ``MAX_NORM_ELEMENTS``, or residual and x differ in shape.
     """
     if not 0 < n <= MAX_NORM_ELEMENTS:
         raise ValueError(
             f"norm: rows of 1 to {MAX_NORM_ELEMENTS} elements; got {n}. Use the stock layer."
         )
-    if residual is not None and (residual.shape, residual.dtype) != (x.shape, x.dtype):
-        raise ValueError(
-            f"norm: residual must be like x, {tuple(x.shape)} {x.dtype}; "
-            f"got {tuple(residual.shape)} {residual.dtype}."
-        )
+    if residual is not None and residual.shape != x.shape:
+        shapes = tuple(x.shape), tuple(residual.shape)
+        raise ValueError(f"norm: residual must be like x, {shapes[0]}; got {shapes[1]}.")
     weight, bias = (None if p is None else p.contiguous() for p in (weight, bias))
     apply: Callable[..., Any] = _Norm.apply
-    return apply(x, residual, weight, bias, n, eps, center, dtype or x.dtype)
+    return apply(x, residual, weight, bias, n, eps, center, dtype or promoted(x, residual))
