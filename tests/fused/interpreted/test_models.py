@@ -15,6 +15,7 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 # Names and kinds, chains and single modules.
 EXPECTED = {
     "Llama": {
+        ("<root>", "cross-entropy"),
         ("model.layers.0", "add → RMSNorm"),
         ("model.layers.0.mlp", "silu gate"),
         ("model.layers.0.input_layernorm", "RMSNorm by hand"),
@@ -22,6 +23,7 @@ EXPECTED = {
         ("model.norm", "RMSNorm by hand"),
     },
     "T5": {
+        ("<root>", "cross-entropy"),
         ("encoder.block.0.layer.1.DenseReluDense", "gelu_tanh gate"),
         ("decoder.block.0.layer.2.DenseReluDense", "gelu_tanh gate"),
         ("encoder.block.0.layer.0.layer_norm", "RMSNorm by hand"),
@@ -33,6 +35,7 @@ EXPECTED = {
         ("decoder.final_layer_norm", "RMSNorm by hand"),
     },
     "BERT": {
+        ("<root>", "cross-entropy"),
         ("bert.encoder.layer.0.attention.output", "add → LayerNorm"),
         ("bert.encoder.layer.0.intermediate", "Linear → gelu"),
         ("bert.encoder.layer.0.output", "add → LayerNorm"),
@@ -41,6 +44,7 @@ EXPECTED = {
         ("bert.encoder.layer.0.output.LayerNorm", "LayerNorm"),
     },
     "ViT": {
+        ("<root>", "cross-entropy"),
         ("vit.layers.0", "add → LayerNorm"),
         ("vit.layers.0.mlp", "Linear → gelu"),
         ("vit.layers.0.layernorm_before", "LayerNorm"),
@@ -48,6 +52,7 @@ EXPECTED = {
         ("vit.layernorm", "LayerNorm"),
     },
     "ResNet": {
+        ("<root>", "cross-entropy"),
         ("resnet.embedder.embedder", "BatchNorm2d → relu"),
         ("resnet.embedder.embedder.normalization", "BatchNorm2d"),
         ("resnet.encoder.stages.0.layers.0.layer.0", "BatchNorm2d → relu"),
