@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gradwatch.findings import Finding
 
 
@@ -38,8 +40,27 @@ class Cooldown:
 
     def is_due(self, finding: Finding) -> bool:
         """Tell whether a finding would be let through; nothing is counted."""
-        last = self._said.get((finding.rule, finding.layer))
-        return last is None or not 0 <= finding.step - last < self._steps
+        return not self.rests(finding.rule, finding.layer, finding.step)
+
+    def rests(self, rule: str, layer: str, step: int) -> bool:
+        """Tell whether a rule has spoken about a layer lately.
+
+        Args:
+            rule: Its name.
+            layer: The layer.
+            step: Optimizer step.
+        """
+        last = self._said.get((rule, layer))
+        return last is not None and 0 <= step - last < self._steps
+
+    def cover(self, finding: Finding, layers: Iterable[str]) -> None:
+        """Count a finding as said about further layers: those that share its cause.
+
+        Args:
+            finding: What was told.
+            layers: Their names.
+        """
+        self._said.update({(finding.rule, layer): finding.step for layer in layers})
 
     def state_dict(self) -> list[list[Any]]:
         """Give what was said, as primitives."""

@@ -80,6 +80,37 @@ def unwrapped(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
 
 
+def kinds_of(model: nn.Module) -> dict[str, str]:
+    """Give what layers share with their like: experts, and blocks, of one list or of one class.
+
+    Args:
+        model: The model, unwrapped.
+
+    Returns:
+        Module → its name with a star for each number that tells it from its like.
+
+    Examples:
+        >>> experts = nn.ModuleDict({"experts": nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])})
+        >>> kinds_of(experts)["experts.1"], kinds_of(nn.Sequential(nn.Linear(2, 2)))["0"]
+        ('experts.*', '0')
+    """
+    kinds = {"": ""}
+    for raw, module in model.named_modules():
+        for key, child in module.named_children():
+            own = "*" if key.isdigit() and _is_one_of_many(module, child) else key
+            kinds[f"{raw}.{key}" if raw else key] = f"{kinds[raw]}.{own}" if kinds[raw] else own
+    return {clean_name(name): clean_name(kind) for name, kind in kinds.items()}
+
+
+def _is_one_of_many(parent: nn.Module, child: nn.Module) -> bool:
+    """Tell an expert or a block from the unlike steps of an `nn.Sequential`."""
+    if isinstance(parent, nn.ModuleList):
+        return True
+    is_block = next(child.children(), None) is not None
+    like = (other for other in parent.children() if type(other) is type(child))
+    return is_block and any(other is not child for other in like)
+
+
 def is_compiled(model: nn.Module) -> bool:
     """Ask whether any part of a model is compiled.
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gradwatch.non_finite.capture import Held
     from gradwatch.non_finite.program import Program
     from gradwatch.readings import StepReading, StepRecord
+    from gradwatch.reasons import Reasons
     from gradwatch.tables import Table
 
 Action = Literal["proceed", "skip", "raise"]
@@ -65,6 +66,10 @@ class Needs:
         )
 
 
+def _unheard(_text: str) -> None:
+    """Say it to nobody."""
+
+
 class Stage(NamedTuple):
     """Where a part plays: for those that look at the model itself or tell between two steps.
 
@@ -73,12 +78,16 @@ class Stage(NamedTuple):
         tell: Tells a finding.
         show: Shows a table.
         given: The model as it was handed over, wrappers and all; None where nobody wraps.
+        reasons: What the parts know for one another; None where a part plays alone.
+        say: Says how far something has come that training waits for.
     """
 
     model: nn.Module
     tell: Callable[[Finding], None]
     show: Callable[[Table], None]
     given: nn.Module | None = None
+    reasons: Reasons | None = None
+    say: Callable[[str], object] = _unheard
 
 
 class Answer(NamedTuple):

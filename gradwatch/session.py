@@ -19,6 +19,7 @@ from gradwatch.parts import Stage
 from gradwatch.pending import Ledger, Pending
 from gradwatch.ranks import Ranks
 from gradwatch.reader import StepReader
+from gradwatch.reasons import Reasons
 from gradwatch.scene import StepScene, drop_gradients
 from gradwatch.step import OFF
 from gradwatch.telling import Teller, broken
@@ -84,7 +85,8 @@ class Session:
         keep = self._needs.replay
         self.window = Window(self.model, keep=keep, byte_budget=options.byte_budget)
         self._untap, self._steps, self._logged = Undo(), 0, True
-        self.jury.open(Stage(self.model, self._tell, self.teller.table, model))
+        tell, show, say = self._tell, self.teller.table, self.teller.progress
+        self.jury.open(Stage(self.model, tell, show, model, Reasons(), say))
         self.jury.start(self._reader.order)
 
     @contained

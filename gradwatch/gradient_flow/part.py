@@ -13,14 +13,16 @@ from gradwatch.gradient_flow import wording
 from gradwatch.gradient_flow.growth import GrowthState, growth, update_growth
 from gradwatch.gradient_flow.options import GradientFlowOptions
 from gradwatch.gradient_flow.rules import is_rising, vanishing_layers, where_it_vanishes
-from gradwatch.layers import match
+from gradwatch.layers import kinds_of, match
 from gradwatch.parts import Needs, Part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from gradwatch.findings import Finding
+    from gradwatch.parts import Stage
     from gradwatch.readings import BoolArray, FloatArray, FlowReading, StepReading
+    from gradwatch.reasons import Reasons
 
 CLIPPED_SLACK = 1e-6
 # Patience for a branch that begins at zero: it wakes as slowly as the rate warms up.
@@ -109,6 +111,14 @@ class GradientFlow(Part):
         self._cooldown = Cooldown(self.options.cooldown)
         self._scalars: dict[str, float] = {}
         self._clipped: dict[str, tuple[int, int]] = {}
+        self._reasons: Reasons | None = None
+        self._kinds: dict[str, str] = {}
+
+    def open(self, stage: Stage) -> None:
+        """Let others know how long a fading gradient is looked at before it is told."""
+        self._reasons, self._kinds = stage.reasons, kinds_of(stage.model)
+        if self._reasons is not None:
+            self._reasons.expect("vanishing", self.options.patience)
 
     def start(self, layers: Sequence[str]) -> None:
         """Choose the layers to judge.
@@ -126,7 +136,30 @@ class GradientFlow(Part):
         track = self._track(reading)
         self._count(track, reading.flow)
         found = [*self._over_depth(track, reading), *self._over_time(track, reading)]
-        return [finding for finding in found if self._cooldown.allows(finding)]
+        told = [finding for finding in found if self._cooldown.allows(finding)]
+        for finding in told:
+            self._cooldown.cover(finding, self._alike(finding, track))
+        return told
+
+    def _alike(self, finding: Finding, track: Track) -> list[str]:
+        """Name the layers that a finding speaks for: with them it would be told again."""
+        if finding.rule == "vanishing":
+            return _named(track.layers, track.vanishing > 0)
+        if finding.rule == "unused":
+            idle = _named(track.layers, track.missing == self.options.patience)
+            kinds = {self._kind(name) for name in idle}
+            return [name for name in track.layers if self._kind(name) in kinds]
+        return []
+
+    def _kind(self, layer: str) -> str:
+        return self._kinds.get(layer, layer)
+
+    def _reasoned(self, finding: Finding) -> Finding:
+        """Tell with a fading gradient what the look at the graph knows of it."""
+        if self._reasons is None or not self._cooldown.is_due(finding):
+            return finding
+        why = self._reasons.why(finding.rule, finding.layer)
+        return wording.because(finding, why) if why else finding
 
     def _track(self, reading: StepReading) -> Track:
         track = self._tracks.get(reading.optimizer)
@@ -176,7 +209,9 @@ class GradientFlow(Part):
         if late.any() and (late & ~is_rising(np.asarray(track.history))).any():
             marked = judged & (track.vanishing > 0)
             place = where_it_vanishes(flow.grad_norm, self._usable(flow), marked)
-            yield wording.vanishing(reading, place, int(marked.sum()))
+            faded = wording.vanishing(reading, place, int(marked.sum()))
+            # What falls off a cliff is no matter of the chain it lies in.
+            yield faded if place.cliff else self._reasoned(faded)
         dead = judged & (track.zero == patience)
         if dead.any():
             yield wording.dead(reading, dead, patience)
@@ -187,11 +222,17 @@ class GradientFlow(Part):
         if track.steps == 1 and track.cut.any():
             yield wording.disconnected(reading, track.cut)
         idle = cut_off & ~track.cut & (track.missing == patience)
-        if idle.any():
-            yield wording.unused(reading, idle, patience)
+        if idle.any() and (idle := idle & ~self._resting("unused", reading)).any():
+            kinds = {self._kind(name): name for name in _named(flow.layers, idle)}
+            many = [kind for kind, name in kinds.items() if kind != name]
+            yield wording.unused(reading, idle, patience, many)
         stale = {name: norm for name, norm in reading.stale.items() if name in self._chosen}
         if stale:
             yield wording.never_cleared(reading, stale)
+
+    def _resting(self, rule: str, reading: StepReading) -> BoolArray:
+        rests = [self._cooldown.rests(rule, name, reading.step) for name in reading.flow.layers]
+        return np.asarray(rests, dtype=np.bool_)
 
     def _over_time(self, track: Track, reading: StepReading) -> Iterator[Finding]:
         highest = track.growth.highest
@@ -233,3 +274,7 @@ class GradientFlow(Part):
         self._tracks = {k: Track.restored(v, window) for k, v in state["tracks"].items()}
         self._cooldown.load_state_dict(state["cooldown"])
         self._clipped = {k: (int(a), int(b)) for k, (a, b) in state["clipped"].items()}
+
+
+def _named(layers: Sequence[str], marked: BoolArray) -> list[str]:
+    return [layers[int(place)] for place in np.flatnonzero(marked)]

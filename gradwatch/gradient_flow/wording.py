@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from gradwatch.findings import Evidence, Finding
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from gradwatch.gradient_flow.growth import Growth
     from gradwatch.gradient_flow.rules import Vanishing
@@ -41,6 +42,17 @@ def vanishing(reading: StepReading, place: Vanishing, count: int) -> Finding:
         "multiply the gradient down",
         remedy="use residual connections, a non-saturating activation (ReLU, GELU), normalisation "
         "layers, or an initialisation made for the activation",
+    )
+
+
+def because(finding: Finding, reason: Finding) -> Finding:
+    """Tell a finding with the cause another rule knows of it."""
+    return replace(
+        finding,
+        summary=f"{finding.summary}; {reason.summary}",
+        evidence={**finding.evidence, **reason.evidence},
+        cause=reason.cause,
+        remedy=reason.remedy,
     )
 
 
@@ -91,15 +103,25 @@ def disconnected(reading: StepReading, cut_off: BoolArray) -> Finding:
     )
 
 
-def unused(reading: StepReading, marked: BoolArray, patience: int) -> Finding:
-    """Word layers that did not take part, under the one nearest the loss."""
+def unused(
+    reading: StepReading, marked: BoolArray, patience: int, kinds: Collection[str] = ()
+) -> Finding:
+    """Word layers that did not take part, under the one nearest the loss.
+
+    Args:
+        reading: The step.
+        marked: (L,) the layers.
+        patience: Steps they have been idle for.
+        kinds: What they share with others, of which none is told for a while.
+    """
+    once = {"told_once_for": ", ".join(list(kinds)[:MOST_NAMES])} if kinds else {}
     return Finding(
         rule="unused",
         layer=reading.flow.layers[int(np.flatnonzero(marked)[-1])],
         severity="info",
         step=reading.step,
         summary=f"it got no gradient for {patience} steps in a row{_others(marked)}",
-        evidence={"steps": patience, **_listed(reading, marked)},
+        evidence={"steps": patience, **_listed(reading, marked), **once},
         cause="in these steps the forward did not use it, or nothing of it reached the loss",
         remedy="nothing if that is meant (an idle expert, an unused head); else call it, or "
         "freeze it so that it is not optimized",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from gradwatch.cooldown import Cooldown
 from gradwatch.graph.faults import judge_edits
@@ -12,6 +13,7 @@ from gradwatch.graph.options import GraphOptions
 from gradwatch.graph.places import Places, next_number
 from gradwatch.graph.rules import (
     Cut,
+    explain_fading,
     find_cut,
     judge_bound,
     judge_cut,
@@ -29,12 +31,31 @@ if TYPE_CHECKING:
 
     from gradwatch.findings import Finding
     from gradwatch.readings import StepReading
+    from gradwatch.reasons import Reasons
 
 # Manual optimization may run many backwards in one micro-batch.
 WALKS_A_MICRO_BATCH = 3
 ONCE = 1 << 62
 # The second shows whether a part of the first one's graph is still there; if not, that was it.
 ALWAYS = 2
+
+
+# What a long run of saturating functions comes to, under the name of the rule that measures it.
+FADES = "vanishing"
+
+
+class Held(NamedTuple):
+    """A finding that waits whether another rule will tell it.
+
+    Attributes:
+        finding: What is told where none does.
+        reasons: Where it is offered.
+        tell: Tells it.
+    """
+
+    finding: Finding
+    reasons: Reasons
+    tell: Callable[[Finding], None]
 
 
 class GraphWatch(Part):
@@ -69,6 +90,7 @@ class GraphWatch(Part):
         self._graph, self._shown = Graph([]), False
         self._found: list[Finding] = []
         self._judged: set[str] = set()
+        self._held: Held | None = None
 
     def open(self, stage: Stage) -> None:
         """Learn the model; what an earlier fit saw is forgotten."""
@@ -117,9 +139,36 @@ class GraphWatch(Part):
         # The backward is about to raise on it: there will be no step to tell it with.
         if fault is not None and self._stage is not None and self._cooldown.allows(fault):
             self._stage.tell(fault)
-        self._keep(judge_saturation(graph, self.options.saturating, self._step))
+        self._suspect(graph)
         self._keep(judge_bound(graph, self._step))
         self._keep(judge_recurrence(self._earlier, graph.joint, len(graph.nodes), self._step))
+
+    def _suspect(self, graph: Graph) -> None:
+        """Hold a saturating run back where the gradient that fades through it will be told."""
+        finding = judge_saturation(graph, self.options.saturating, self._step)
+        reasons = self._stage.reasons if self._stage else None
+        if finding is None or self._stage is None:
+            return
+        if reasons is None or not reasons.patience(FADES):
+            self._keep(finding)
+            return
+        reasons.offer(FADES, partial(explain_fading, graph, step=self._step))
+        if self._held is None and self._cooldown.is_due(finding):
+            self._held = Held(finding, reasons, self._stage.tell)
+
+    def _settle(self, step: int, *, over: bool = False) -> None:
+        """Let go of what was told with another finding; tell it where none came."""
+        held = self._held
+        if held is None:
+            return
+        told = held.reasons.is_told(FADES)
+        # Each optimizer's layers are judged at its own steps.
+        patience = held.reasons.patience(FADES) * max(len(self._judged), 1)
+        if not (told or over or step + 1 - held.finding.step >= patience):
+            return
+        self._held = None
+        if self._cooldown.allows(held.finding) and not told:
+            held.tell(held.finding)
 
     def _surroundings(self, places: Places) -> Surroundings:
         if self._layers is None and self._stage is not None:
@@ -144,6 +193,7 @@ class GraphWatch(Part):
             cut = self._find_cut(reading)
             self._keep(judge_cut(cut, reading.step, told=self._beside_flow))
             self._show(cut, reading.step)
+        self._settle(reading.step)
         if self._over(self._micro_batches + 1):
             self._let_go()
         found, self._found = self._found, []
@@ -186,6 +236,7 @@ class GraphWatch(Part):
 
     def close(self) -> None:
         """Tell what no step came to tell, and hold on to nothing of the model."""
+        self._settle(self._step, over=True)
         if self._stage is not None:
             for finding in self._found:
                 self._stage.tell(finding)

@@ -7,7 +7,7 @@ from itertools import pairwise
 from math import prod
 from typing import NamedTuple
 
-from gradwatch.findings import LOSS, Evidence, Finding
+from gradwatch.findings import LOSS, ROOT, Evidence, Finding
 from gradwatch.graph.operations import SATURATING
 from gradwatch.graph.walk import Graph
 from gradwatch.graph.words import CARRIED, chain
@@ -16,6 +16,8 @@ from gradwatch.graph.words import CARRIED, chain
 HOPELESS = 1e-3
 MOST_NAMES = 8
 GROWING_FROM = 3
+# A gate or an attention has one or two saturating functions, and is no matter.
+SHORTEST_RUN = 3
 
 
 def judge_saturation(graph: Graph, least: int, step: int) -> Finding | None:
@@ -34,14 +36,36 @@ def judge_saturation(graph: Graph, least: int, step: int) -> Finding | None:
     longest = max(ends)[1] if ends else -1
     if longest < 0 or graph.stopped or graph.nodes[longest].saturating < least:
         return None
-    parameter = graph.nodes[longest].layer
-    run = [graph.nodes[index] for index in _run(graph, longest)]
+    return _saturated(graph, longest, step)
+
+
+def explain_fading(graph: Graph, layer: str, step: int) -> Finding | None:
+    """Say of a layer whose gradient fades what run of saturating functions it comes through.
+
+    Args:
+        graph: The graph.
+        layer: Name of the layer.
+        step: Optimizer step.
+
+    Returns:
+        What `judge_saturation` would tell of it; None where fewer than three are on its way.
+    """
+    parent = "" if layer == ROOT else layer
+    own = [i for name, i in graph.reached.items() if name.rpartition(".")[0] == parent]
+    farthest = max(own, key=lambda index: graph.nodes[index].saturating, default=-1)
+    if farthest < 0 or graph.nodes[farthest].saturating < SHORTEST_RUN:
+        return None
+    return _saturated(graph, farthest, step)
+
+
+def _saturated(graph: Graph, parameter: int, step: int) -> Finding:
+    name = graph.nodes[parameter].layer
+    run = [graph.nodes[index] for index in _run(graph, parameter)]
     bound = prod(SATURATING[node.operation] for node in run)
-    layer = parameter.rpartition(".")[0] or parameter
-    stations = [LOSS, *(f"{node.layer} ({node.operation})" for node in run), parameter]
+    stations = [LOSS, *(f"{node.layer} ({node.operation})" for node in run), name]
     return Finding(
         rule="saturating_chain",
-        layer=layer,
+        layer=name.rpartition(".")[0] or name,
         severity="warning" if bound < HOPELESS else "info",
         step=step,
         summary=f"its gradient comes through {len(run)} saturating functions in a row",

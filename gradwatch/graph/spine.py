@@ -8,15 +8,13 @@ from itertools import groupby
 from typing import NamedTuple
 
 from gradwatch.graph.operations import PARAMETER, SATURATING
-from gradwatch.graph.rules import Cut
+from gradwatch.graph.rules import SHORTEST_RUN, Cut
 from gradwatch.graph.walk import Graph, Node
 from gradwatch.tables import Table
 
 COLUMNS = ("depth", "layer", "operation", "mark")
 MARKS = ("cut", "in-place", "saturating", "")
 MOST_OPERATIONS = 4
-# A gate or an attention has one or two saturating functions, and is no matter.
-SHORTEST_RUN = 3
 # Operations that move nothing but a view: they fill a row and say nothing.
 SILENT = frozenset(
     {"t", "view", "unsafe_view", "reshape_alias", "transpose", "permute", "unsqueeze", "squeeze",
