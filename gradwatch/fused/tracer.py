@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import dis
 import operator
+import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import torch
@@ -21,6 +24,7 @@ __all__ = ["Frame", "Opaque", "Tracer", "copied", "versions"]
 
 # What a proxy answers with the live value's own; a call of another type goes the stock way.
 SPECIALISED = frozenset({"dtype", "device", "is_cuda", "ndim"})
+ASSERTED = "what the forward asserts does not hold"
 
 Frame = tuple[str, int]
 """Path of a child that was looked into, and which of its calls it was."""
@@ -53,8 +57,23 @@ class _Typed(fx.Proxy):
         dimensions: int = self.node.meta["value"].dim()
         return dimensions
 
+    def __bool__(self) -> bool:
+        """Say that what is asserted holds, and check it at each call; decide nothing else."""
+        if self.node.meta["value"] is not True or not _asserts(sys._getframe(1)):  # noqa: SLF001
+            return bool(self.tracer.to_bool(self))
+        self.tracer.create_proxy("call_function", torch._assert, (self, ASSERTED), {})  # noqa: SLF001
+        return True
+
     def __setitem__(self, place: Any, value: Any) -> None:  # noqa: ANN401 - as a tensor's
         self.tracer.create_proxy("call_function", operator.setitem, (self, place, value), {})
+
+
+def _asserts(frame: FrameType) -> bool:
+    """Tell whether what a frame decides just now is an assertion."""
+    code = list(dis.get_instructions(frame.f_code))
+    (place,) = (number for number, each in enumerate(code) if each.offset == frame.f_lasti)
+    names = {(each.opname, each.argrepr) for each in code[place + 1 : place + 3]}
+    return any("ASSERTION" in name or own == "AssertionError" for name, own in names)
 
 
 class Tracer(fx.Tracer):

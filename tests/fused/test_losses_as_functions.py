@@ -1,6 +1,6 @@
 """A cross-entropy that a forward calls as a function is a chain of that forward."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,8 +14,8 @@ from gradwatch.fused.providers import Bundled, Site
 from gradwatch.fused.trial import Result
 from gradwatch.fused.wardrobe import Wardrobe
 from tests.fused.lab import run_trial
+from tests.fused.words import WORDS, Way, Words
 
-WORDS = 11
 IDS = torch.randint(0, WORDS, (2, 6), generator=torch.Generator().manual_seed(2))
 CALLS: list[LossForm] = []
 
@@ -35,23 +35,6 @@ class Losses:
             return stock_cross_entropy(form)(x, target)
 
         return loss
-
-
-Way = Callable[[Any, Tensor, Tensor], Any]
-
-
-class Words(nn.Module):
-    """A language model that computes its own loss, as nanoGPT does."""
-
-    def __init__(self, way: Way) -> None:
-        super().__init__()
-        self.embed, self.head = nn.Embedding(WORDS, 8), nn.Linear(8, WORDS)
-        self.pad, self.way = -1, way
-
-    def forward(self, ids: Tensor, targets: Tensor | None = None) -> Any:
-        logits = self.head(self.embed(ids))
-        loss = None if targets is None else self.way(self, logits, targets)
-        return logits, loss
 
 
 def flat(self: Any, logits: Tensor, targets: Tensor) -> Tensor:
@@ -164,3 +147,37 @@ def test_without_targets_and_with_another_mark_it_goes_the_stock_way(worn: Any) 
     marked = worn(IDS, IDS.flip(1))[1]
     assert CALLS == []
     torch.testing.assert_close(marked, flat(worn, worn(IDS)[0], IDS.flip(1)))
+
+
+def test_another_length_is_no_reason_to_go_the_stock_way_and_one_that_is_too_long_still_fails(
+    worn: Any,
+) -> None:
+    short = IDS[:, :4].contiguous()
+    torch.testing.assert_close(worn(short, short), type(worn).forward(worn, short, short))
+    assert len(CALLS) == 1
+    long = IDS.repeat(1, 2)
+    with pytest.raises(AssertionError, match="what the forward asserts does not hold"):
+        worn(long, long)
+
+
+class Decides(Words):
+    """Goes another way with few words."""
+
+    def forward(self, ids: Tensor, targets: Tensor | None = None) -> Any:
+        logits, loss = super().forward(ids, targets)
+        return logits, loss * 2 if ids.size(1) < 3 else loss
+
+
+def test_a_forward_that_decides_by_a_length_is_not_rewritten() -> None:
+    assert run_trial(Decides(flat), [Losses()], (IDS, IDS), mode="force", loss=loss_of).kept == ()
+
+
+def on_a_slice(self: Any, logits: Tensor, targets: Tensor) -> Tensor:
+    shifted = targets.new_full(targets.shape, -100)
+    shifted[..., :-1] = targets[..., 1:].clone()
+    return F.cross_entropy(logits.flatten(0, 1), shifted.flatten())
+
+
+def test_targets_that_the_forward_shifts_by_hand_are_written_down() -> None:
+    _, result = tried(on_a_slice)
+    assert [each.kind for each in result.kept] == ["cross-entropy"]
