@@ -1,11 +1,14 @@
 """The interpreter, a little quicker."""
 
+import os
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from tests.kernels.conftest import _patch_language_once
+
+collect_ignore = [] if os.environ.get("GRADWATCH_TRIAL_LEG") == "liger" else ["liger"]
 
 
 @pytest.fixture(autouse=True, scope="session")
