@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Generic, TypeVar
 
 import torch
@@ -20,6 +21,9 @@ from gradwatch.errors import GradwatchError
 __all__ = ["DeadlineError", "within"]
 
 T = TypeVar("T")
+
+# Devices that have no streams of their own, or one for all threads.
+STREAMLESS = ("cpu", "mps", "meta")
 
 
 class DeadlineError(GradwatchError, TimeoutError):
@@ -33,17 +37,30 @@ class _Abandoned(BaseException):
 class _Worker(threading.Thread, Generic[T]):
     def __init__(self, call: Callable[[], T], device: torch.device) -> None:
         super().__init__(daemon=True, name="gradwatch-trial")
-        self._call, self._device = call, device
+        self._call, self._surroundings = call, _surroundings(device)
         self.result: T | None = None
         self.error: BaseException | None = None
 
     def run(self) -> None:
         try:
-            if self._device.type == "cuda":
-                torch.cuda.set_device(self._device)
-            self.result = self._call()
+            with self._surroundings:
+                self.result = self._call()
         except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
             self.error = error
+
+
+def _surroundings(device: torch.device) -> AbstractContextManager[object]:
+    """Take over the device and the stream of the thread that asks, to be entered in another.
+
+    A thread begins on the default stream: there the call would read inputs that the stream of
+    training has not written yet, and the allocator would hand memory on too early.
+    """
+    if device.type in STREAMLESS:
+        return nullcontext()
+    module = torch.get_device_module(device)
+    stream = module.current_stream(device)
+    own: AbstractContextManager[object] = module.stream(stream)
+    return own
 
 
 def within(seconds: float, call: Callable[[], T], device: torch.device) -> T:
@@ -55,7 +72,7 @@ def within(seconds: float, call: Callable[[], T], device: torch.device) -> T:
     Args:
         seconds: How long to wait.
         call: What to call; it must not touch what training needs.
-        device: The thread's current device.
+        device: The thread's current device; its stream is that of the caller.
 
     Returns:
         What the call returns.

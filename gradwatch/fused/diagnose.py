@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping
 
 from gradwatch.fused.bench import Bench, Dress
+from gradwatch.fused.bounds import Diagnosis
 from gradwatch.roofline.assemble import assemble, dtypes_of
 from gradwatch.roofline.ceilings import measure_ceilings
 from gradwatch.roofline.options import RooflineOptions
 from gradwatch.roofline.study import Study
-from gradwatch.roofline.verdicts import LayerVerdict
 
 __all__ = ["diagnose"]
 
@@ -19,7 +18,7 @@ log = logging.getLogger("gradwatch")
 FEW = RooflineOptions(warmup_steps=1, timed_steps=3, traced_steps=1)
 
 
-def diagnose(bench: Bench, dress: Dress) -> Mapping[str, LayerVerdict]:
+def diagnose(bench: Bench, dress: Dress) -> Diagnosis:
     """Profile a few runs of the micro-batch.
 
     Args:
@@ -27,7 +26,7 @@ def diagnose(bench: Bench, dress: Dress) -> Mapping[str, LayerVerdict]:
         dress: Puts the forwards on that are to be run.
 
     Returns:
-        The verdict of each layer by name; none where the profile failed, and sizes must do.
+        What bounds each layer; nothing where the profile failed, and sizes must do.
     """
     study = Study(bench.model, FEW)
     try:
@@ -38,7 +37,12 @@ def diagnose(bench: Bench, dress: Dress) -> Mapping[str, LayerVerdict]:
                 study.cross("after_step")
             study.cross("before_forward")
         known = measure_ceilings(bench.device, dtypes_of(study.evidence))
-        return {each.layer: each for each in assemble(study.evidence, known).layers}
+        profile = assemble(study.evidence, known)
+        return Diagnosis(
+            verdicts={each.layer: each for each in profile.layers},
+            copy_bytes_per_second=known.copy_bytes_per_second,
+            step_seconds=profile.step_seconds,
+        )
     except Exception:
         log.debug("no profile for the trial", exc_info=True)
-        return {}
+        return Diagnosis()

@@ -5,12 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-__all__ = ["ChannelsLast"]
+__all__ = ["ChannelsLast", "refuse_layout"]
 
 CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
+IN_BUCKETS = (
+    "a process group sends gradients in buckets that were laid out before, and would read them in "
+    "the wrong order; lay the model out before the fit: model.to(memory_format=torch.channels_last)"
+)
+
+
+def refuse_layout() -> str:
+    """Say why weights must not be laid out anew in the midst of a training; empty if they may.
+
+    ``DistributedDataParallel`` (PyTorch 2.13) writes gradients into its buckets in the layout that
+    the weights had when it was made, and reads them back in the one they have now: the gradients
+    that come out are scrambled, also with one process, and nothing is said. Nothing public makes
+    it lay its buckets out anew.
+    """
+    return IN_BUCKETS if dist.is_available() and dist.is_initialized() else ""
 
 
 class ChannelsLast:

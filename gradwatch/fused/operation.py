@@ -8,12 +8,16 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
+from gradwatch.findings import ROOT
 from gradwatch.non_finite.rng import RandomState
 
-__all__ = ["Call", "Candidate", "Function", "Half", "Operation"]
+__all__ = ["Call", "Candidate", "Function", "Half", "Key", "Operation"]
 
 Function = Callable[..., Any]
 """Called with the member modules, then with the inputs."""
+
+Key = tuple[str, str, str]
+"""Layer, kind of change and provider: what names a candidate on every rank and in every run."""
 
 
 class Half(NamedTuple):
@@ -98,7 +102,8 @@ class Candidate:
     def skipped(self) -> dict[str, nn.Module]:
         """The modules below it whose own forward is not called any more, by full name."""
         paths = dict.fromkeys(path for each in self.operations for path in each.skipped)
-        return {f"{self.layer}.{path}": self.module.get_submodule(path) for path in paths}
+        above = "" if self.layer == ROOT else f"{self.layer}."
+        return {f"{above}{path}": self.module.get_submodule(path) for path in paths}
 
     def forward(self) -> Function:
         """Give the forward to be bound on the module."""

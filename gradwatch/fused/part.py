@@ -14,6 +14,7 @@ from gradwatch.fused.layout import ChannelsLast
 from gradwatch.fused.options import FusedBackwardOptions
 from gradwatch.fused.providers import resolve
 from gradwatch.fused.rows import TOGETHER, trial_table
+from gradwatch.fused.sharded import refuse_model
 from gradwatch.fused.trial import Again, Result, Trial
 from gradwatch.fused.wardrobe import Wardrobe
 from gradwatch.parts import Needs, Part, Scene, Stage, Verdict
@@ -71,11 +72,12 @@ class FusedBackward(Part):
     def _try(self, step: int, scene: Scene) -> tuple[Finding, ...]:
         if self._stage is None:
             return ()
-        ranks, held = Ranks(), scene.rerun()
+        model = self._stage.model
+        ranks, held = Ranks(), refuse_model(model) or scene.rerun()
         reasons = [own for own in ranks.gather(held if isinstance(held, str) else "") if own]
         if isinstance(held, str) or reasons:
             return (_untried(step, held if isinstance(held, str) else NOT_ALL),)
-        bench = Bench(self._stage.model, *held)
+        bench = Bench(model, *held)
         device = _device_name(bench.device)
         same = self._resumed and device == self._device
         again = Again(frozenset(self._kept), self._last) if same else None
@@ -158,7 +160,9 @@ def _told(result: Result, step: int, mode: str) -> Finding:
         summary += ", convolutions with channels last"
     if mode == "advise":
         advised = [row for row in result.rows if row.verdict == "advised"]
-        summary = f"{len(advised)} kinds of fused layers are worth a trial"
+        summary = (
+            f"{len(advised)} {'change is' if len(advised) == 1 else 'changes are'} worth a trial"
+        )
     return Finding(
         rule="fused_backward", layer=ROOT, severity="info", step=step, summary=summary,
         evidence=evidence, cause="each row of the table 'trials' says what was tried and why",

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from gradwatch.fused.bounds import Diagnosis
 from gradwatch.fused.candidates import Refusal
 from gradwatch.fused.operation import Candidate
 from gradwatch.fused.parity import Parity
@@ -18,14 +19,16 @@ __all__ = ["TOGETHER", "Outcome", "Rows", "TrialRow", "trial_table"]
 
 Outcome = Literal["kept", "rolled back", "rejected", "refused", "advised", "replaced", "not tried"]
 
+# What a narrow terminal cuts off stands on the right.
 COLUMNS = (
-    "layer", "layers", "change", "provider", "error", "stock error", "before (ms)", "after (ms)",
-    "after / before", "low", "high", "peak memory (MiB)", "verdict", "reason",
+    "layer", "layers", "change", "provider", "verdict", "after / before", "low", "high",
+    "before (ms)", "after (ms)", "error", "stock error", "peak memory (MiB)", "bound by", "reason",
 )  # fmt: skip
 MIB = 1 << 20
 NUMBERS = re.compile(r"[0-9.+-]+(e[+-][0-9]+)?")
 ALL = "all kept changes"
 TOGETHER = "together"
+CHANNELS_LAST = "channels_last"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +44,7 @@ class TrialRow:
         parity: Its error beside the stock layers', where it was run.
         comparison: Time of forward and backward without it and with it, where it was taken.
         peak_bytes: Change of the peak of allocated memory; None where nobody counts it.
+        bound: What bounds the layers, as a profile said; empty where none was asked.
     """
 
     layers: tuple[str, ...]
@@ -51,6 +55,7 @@ class TrialRow:
     parity: Parity | None = None
     comparison: Comparison | None = None
     peak_bytes: int | None = None
+    bound: str = ""
 
     def cells(self) -> tuple[Cell, ...]:
         """Give the row as it stands in the table."""
@@ -62,10 +67,11 @@ class TrialRow:
             len(self.layers),
             self.kind,
             self.provider,
-            *(None if each is None or math.isnan(each) else each for each in errors),
-            *_times(self.comparison),
-            None if self.peak_bytes is None else self.peak_bytes / MIB,
             self.verdict,
+            *_times(self.comparison),
+            *(None if each is None or math.isnan(each) else each for each in errors),
+            None if self.peak_bytes is None else self.peak_bytes / MIB,
+            self.bound or None,
             self.reason,
         )
 
@@ -74,7 +80,7 @@ def _times(found: Comparison | None) -> tuple[Cell, ...]:
     if found is None:
         return (None,) * 5
     milliseconds = (found.before_seconds * 1e3, found.after_seconds * 1e3)
-    return (*milliseconds, found.ratio, found.low, found.high)
+    return (found.ratio, found.low, found.high, *milliseconds)
 
 
 class Rows:
@@ -82,11 +88,13 @@ class Rows:
 
     Attributes:
         rows: In the order they were tried.
+        diagnosis: What bounds the layers, once a profile was taken.
     """
 
     def __init__(self) -> None:
         """Begin with none."""
         self.rows: list[TrialRow] = []
+        self.diagnosis = Diagnosis()
 
     def add(
         self,
@@ -104,10 +112,16 @@ class Rows:
             **facts: What else is known.
         """
         layers = tuple(each.layer for each in group)
-        kind, provider = group[0].kind, group[0].provider
+        inside = dict.fromkeys(name for each in group for name in (each.layer, *each.skipped))
         self.rows.append(
             TrialRow(
-                layers=layers, kind=kind, provider=provider, verdict=verdict, reason=reason, **facts
+                layers=layers,
+                kind=group[0].kind,
+                provider=group[0].provider,
+                verdict=verdict,
+                reason=reason,
+                bound=self.diagnosis.say(inside),
+                **facts,
             )
         )
 
@@ -118,7 +132,12 @@ class Rows:
             together.setdefault((each.kind, each.provider, each.reason), []).append(each.layer)
         self.rows += [
             TrialRow(
-                layers=tuple(layers), kind=kind, provider=provider, verdict="refused", reason=reason
+                layers=tuple(layers),
+                kind=kind,
+                provider=provider,
+                verdict="refused",
+                reason=reason,
+                bound=self.diagnosis.say(layers),
             )
             for (kind, provider, reason), layers in together.items()
         ]
@@ -154,10 +173,11 @@ class Rows:
         self.rows.append(
             TrialRow(
                 layers=layers,
-                kind="channels_last",
+                kind=CHANNELS_LAST,
                 provider="torch",
                 verdict=verdict,
                 reason=reason,
+                bound=self.diagnosis.say(layers),
                 **facts,
             )
         )

@@ -8,15 +8,17 @@ together: time, memory, and a few steps of training beside the stock model.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from gradwatch.fused.bench import Bench, Dress
+from gradwatch.fused.bounds import Diagnosis
 from gradwatch.fused.contest import Contest, Score
 from gradwatch.fused.diagnose import diagnose
-from gradwatch.fused.layout import ChannelsLast
-from gradwatch.fused.observe import observe, record
-from gradwatch.fused.operation import Candidate
+from gradwatch.fused.layout import ChannelsLast, refuse_layout
+from gradwatch.fused.observe import Seen, observe, record
+from gradwatch.fused.operation import Candidate, Key
 from gradwatch.fused.options import FusedBackwardOptions
 from gradwatch.fused.parity import Parity, check
 from gradwatch.fused.plan import Plan
@@ -24,14 +26,15 @@ from gradwatch.fused.regression import Regression, guilty
 from gradwatch.fused.rows import Outcome, Rows, TrialRow
 from gradwatch.fused.wardrobe import Wardrobe
 from gradwatch.ranks import Ranks
-from gradwatch.roofline.verdicts import LayerVerdict
 
 __all__ = ["Again", "Result", "Trial"]
 
 NOT_CALLED = "it is not called in this step, or gets no gradient"
 LATE = "the time for the trial was up"
 RESUMED = "kept in the run that was resumed, proved again"
-IN_BUCKETS = "gradients travel in buckets that were laid out before"
+# Where convolutions are known to take channels last as their own layout.
+LAID_OUT = ("cpu", "cuda")
+FOLLOWED = "kept in the run that was resumed; a few steps in it followed the stock course again"
 
 
 class Again(NamedTuple):
@@ -42,7 +45,7 @@ class Again(NamedTuple):
         channels_last: Whether its convolutions had their channels last.
     """
 
-    kept: frozenset[tuple[str, str, str]]
+    kept: frozenset[Key]
     channels_last: bool
 
 
@@ -92,40 +95,54 @@ class Trial:
         """
         try:
             with self._bench.opened():
-                groups = self._groups()
-                if self._options.mode == "advise":
-                    self._plan.advise(groups)
-                elif again is not None:
-                    self._resume(groups, again)
+                if again is not None and self._options.mode != "advise":
+                    self._resume(again)
                 else:
-                    self._try_all(groups)
+                    self._begin()
         finally:
             self._stock()
         return Result(self._kept, tuple(self._rows.rows), self._channels_last)
 
-    def _groups(self) -> list[list[Candidate]]:
+    def _begin(self) -> None:
+        with self._seen() as seen:
+            groups = self._plan.groups(self._bench.model, seen, self._diagnose)
+        if self._options.mode == "advise":
+            self._advise(groups)
+        else:
+            self._try_all(groups)
+
+    @contextmanager
+    def _seen(self) -> Iterator[Seen]:
         seen = observe(self._bench, self._wardrobe.take_off)
         try:
-            return self._plan.groups(self._bench.model, seen, self._diagnose)
+            yield seen
         finally:
             # The inputs of every module; a graph that recomputes may hold the hook that saw them.
             seen.visits.clear()
 
-    def _diagnose(self) -> Mapping[str, LayerVerdict]:
+    def _diagnose(self) -> Diagnosis:
         """Say what bounds each layer, where that decides anything."""
         if self._options.mode == "force" or not self._options.profile:
-            return {}
+            return Diagnosis()
         return diagnose(self._bench, self._wardrobe.take_off)
 
-    def _resume(self, groups: Sequence[list[Candidate]], again: Again) -> None:
-        self._channels_last = again.channels_last and bool(self._layout.layers)
-        if self._channels_last:
-            self._rows.add_layout(self._layout.layers, "kept", RESUMED)
+    def _advise(self, groups: Sequence[list[Candidate]]) -> None:
+        self._plan.advise(groups)
+        if self._lays_out and self._bench.device.type in LAID_OUT:
+            self._plan.advise_layout(self._layout.layers, refuse_layout())
+
+    def _resume(self, again: Again) -> None:
+        """Prove again what was kept, first each change by itself, then all on the weights."""
+        if again.channels_last and self._lays_out:
+            self._lay_out(self._layout_fault() or ("kept", FOLLOWED))
+        with self._seen() as seen:
+            groups = self._plan.again(self._bench.model, seen, again.kept)
         for group in groups:
-            proved, parity = self._prove([each for each in group if each.key in again.kept])
+            proved, parity = self._prove(group)
             if proved:
                 self._kept += tuple(proved)
                 self._rows.add(proved, "kept", RESUMED, parity=parity)
+        self._drop_what_drifts()
 
     def _try_all(self, groups: Sequence[list[Candidate]]) -> None:
         self._try_layout()
@@ -216,23 +233,32 @@ class Trial:
             self._kept = wanted
         self._rows.add(group, *_outcome(score), parity=parity, **_facts(score))
 
+    @property
+    def _lays_out(self) -> bool:
+        return self._options.channels_last and bool(self._layout.layers)
+
+    def _layout_fault(self) -> tuple[Outcome, str] | None:
+        """Say why channels must not come last: they cannot, or training departs from its course."""
+        if reason := refuse_layout():
+            return "refused", reason
+        course = Regression(self._bench, self._dress(()), self._options.regression_steps)
+        fault = course.fault(self._dress((), last=True))
+        return ("rejected", fault) if fault else None
+
+    def _lay_out(self, outcome: tuple[Outcome, str], **facts: Any) -> None:
+        self._channels_last = outcome[0] == "kept"
+        self._rows.add_layout(self._layout.layers, *outcome, **facts)
+
     def _try_layout(self) -> None:
         """Measure channels_last; everything else is then measured on top of it."""
-        if not self._options.channels_last or not self._layout.layers:
+        if not self._lays_out:
             return
-        if self._ranks.count > 1:
-            self._rows.add_layout(self._layout.layers, "refused", IN_BUCKETS)
-            return
-        before, after = self._dress(()), self._dress((), last=True)
-        fault = Regression(self._bench, before, self._options.regression_steps).fault(after)
+        fault = self._layout_fault()
         if fault or self._options.mode == "force":
-            verdict: Outcome = "rejected" if fault else "kept"
-            self._rows.add_layout(self._layout.layers, verdict, fault or "forced")
-            self._channels_last = not fault
+            self._lay_out(fault or ("kept", "forced"))
             return
-        score = self._contest.score(before, after)
-        self._channels_last = score.paid
-        self._rows.add_layout(self._layout.layers, *_outcome(score), **_facts(score))
+        score = self._contest.score(self._dress(()), self._dress((), last=True))
+        self._lay_out(_outcome(score), **_facts(score))
 
     def _settle(self) -> None:
         """Judge everything that was kept together, against the stock model."""

@@ -15,6 +15,7 @@ from torch.nn.utils import parametrize
 
 from gradwatch.errors import ConfigurationError
 from gradwatch.fused import trial
+from gradwatch.fused.bounds import Diagnosis
 from gradwatch.fused.options import FusedBackwardOptions
 from gradwatch.fused.providers import Site
 from gradwatch.fused.rows import trial_table
@@ -253,7 +254,7 @@ def test_what_is_bound_by_arithmetic_is_left_alone(monkeypatch: pytest.MonkeyPat
         "blocks.0.norm": verdict("blocks.0.norm", "compute-bound"),
         "blocks.1.norm": verdict("blocks.1.norm", "bandwidth-bound"),
     }
-    monkeypatch.setattr(trial, "diagnose", lambda *_: known)
+    monkeypatch.setattr(trial, "diagnose", lambda *_: Diagnosis(verdicts=known))
     options = {"profile": True, "mode": "advise"}
     result = run_trial(Net(), [Offers(nn.LayerNorm, quick)], **options)
     assert [(row.layers, row.verdict, row.reason) for row in result.rows] == [
