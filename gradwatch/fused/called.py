@@ -142,7 +142,7 @@ def _frames() -> Iterator[FrameType]:
 
 
 def _is_torchs(frame: FrameType) -> bool:
-    name = frame.f_globals.get("__name__", "")
+    name: str = frame.f_globals.get("__name__", "")
     return name == __name__ or name.split(".")[0] == "torch"
 
 

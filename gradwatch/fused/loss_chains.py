@@ -92,7 +92,7 @@ def _call(
     softmax: dict[str, Any] | None,
 ) -> LossCall | None:
     x, y, loss = (each.meta.get("value") for each in (*inputs, node))
-    if not all(isinstance(each, Tensor) for each in (x, y, loss)):
+    if not isinstance(x, Tensor) or not isinstance(y, Tensor) or not isinstance(loss, Tensor):
         return None
     options = {name: own for name, own in given.items() if name not in ("input", "target")}
     form = function_form(x, y, options)
