@@ -136,9 +136,11 @@ NORMS: dict[str, tuple[Callable[[], nn.Module], Callable[[Any], None]]] = {
 @pytest.mark.parametrize(
     ("make", "name"),
     [
-        (Alone, "by hand"), (Alone, "by hand, from a config"), *product((BehindASum, Across), NORMS),
+        (Alone, "by hand"),
+        (Alone, "by hand, from a config"),
+        *product((BehindASum, Across), NORMS),
     ],
-)  # fmt: skip
+)
 def test_another_epsilon_sends_the_call_the_stock_way(
     make: Any, name: str, wardrobe: Wardrobe
 ) -> None:
