@@ -27,13 +27,16 @@ def dtypes_of(evidence: Evidence) -> tuple[str, ...]:
     Args:
         evidence: What a study saw.
     """
-    used = {
+    return ("float32", *sorted(_used_dtypes(evidence) - {"float32"}))
+
+
+def _used_dtypes(evidence: Evidence) -> set[str]:
+    return {
         dtype
         for cost in evidence.costs.values()
         for phase in (cost.forward, cost.backward)
         for dtype in phase.matrix_flops
     }
-    return ("float32", *sorted(used - {"float32"}))
 
 
 def assemble(evidence: Evidence, ceilings: Ceilings) -> Profile:
@@ -61,7 +64,7 @@ def assemble(evidence: Evidence, ceilings: Ceilings) -> Profile:
         kernel_seconds=tuple(launch.seconds for launch in lines[-1].launches) if lines else (),
         traced_phases=_medians([line.phase_seconds for line in lines]),
         overhead_seconds=evidence.extra_seconds,
-        notes=(*evidence.notes, *_blind(evidence.blocked), *_too_low(layers, ceilings)),
+        notes=(*evidence.notes, *_blind(evidence.blocked), *_notes_on(ceilings, layers, evidence)),
     )
 
 
@@ -100,6 +103,12 @@ def _intervals(launches: Iterable[Launch]) -> list[phases.Interval]:
 def _blind(blocked: Mapping[str, str]) -> list[str]:
     reasons = Counter(blocked.values())
     return [f"{count} module(s) not looked into: {why}" for why, count in reasons.items()]
+
+
+def _notes_on(ceilings: Ceilings, layers: Sequence[LayerVerdict], evidence: Evidence) -> list[str]:
+    strange = ", ".join(sorted(_used_dtypes(evidence) - {*ceilings.matrix_flops_per_second}))
+    told = [f"products in {strange} are held against another type's rate: no ceiling is known"]
+    return [*(told if strange else []), *_too_low(layers, ceilings)]
 
 
 def _too_low(layers: Sequence[LayerVerdict], ceilings: Ceilings) -> list[str]:

@@ -6,6 +6,7 @@ smallest operations there are, timed on the machine at hand. No random numbers a
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -94,7 +95,8 @@ def measure_ceilings(
         refresh: Measure again, whatever is remembered.
 
     Returns:
-        The ceilings; rates of at least ``dtypes``.
+        The ceilings; rates of at least ``dtypes``, those left out that a plain product does not
+        take.
     """
     device = torch.device(device)
     key = "|".join(
@@ -112,9 +114,12 @@ def measure_ceilings(
             known["copy"] = _copy_rate(device)
         for dtype in dtypes:
             if f"matrix {dtype}" not in known:
-                known[f"matrix {dtype}"] = _matrix_rate(device, dtype)
-    if "launch" not in known:
-        known["launch"] = _launch_seconds(device)
+                # Some types (float8) have products that a plain one cannot stand for.
+                with contextlib.suppress(RuntimeError):
+                    known[f"matrix {dtype}"] = _matrix_rate(device, dtype)
+    with torch.inference_mode(mode=False), torch.enable_grad():
+        if "launch" not in known:
+            known["launch"] = _launch_seconds(device)
     remember(key, known)
     return Ceilings(
         device=device_name(device),
@@ -151,7 +156,7 @@ def _room_bytes(device: torch.device) -> int:
 
 def _copy_rate(device: torch.device) -> float:
     count = min(COPY_BYTES[_kind(device)], _room_bytes(device) // 2) // 4
-    source = torch.ones(count, device=device)
+    source = torch.ones(count, device=device, dtype=torch.float32)
     target = torch.zeros_like(source)
     return 2 * 4 * count / _timed(lambda: target.copy_(source), device)
 
@@ -172,7 +177,7 @@ def _matrix_rate(device: torch.device, dtype: str) -> float:
 
 
 def _launch_seconds(device: torch.device) -> float:
-    start = torch.ones(1, device=device, requires_grad=True)
+    start = torch.ones(1, device=device, dtype=torch.float32, requires_grad=True)
 
     def chain() -> None:
         value: Tensor = start

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradwatch.errors import ConfigurationError, positive
+from gradwatch.errors import ConfigurationError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,8 @@ class RooflineOptions:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
-        if self.warmup_steps < 0:
-            raise ConfigurationError(f"warmup_steps must not be negative; got {self.warmup_steps}")
-        positive("timed_steps", self.timed_steps)
-        positive("traced_steps", self.traced_steps)
+        for name, least in (("warmup_steps", 0), ("timed_steps", 1), ("traced_steps", 1)):
+            steps = getattr(self, name)
+            if not isinstance(steps, int) or steps < least:
+                message = f"{name} must be a whole number of {least} or more; got {steps!r}"
+                raise ConfigurationError(message)

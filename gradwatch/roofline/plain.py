@@ -38,11 +38,14 @@ def profile(
     """Profile a module on one batch and say what bounds each of its layers.
 
     Parameters, buffers, gradients and random state are afterwards what they were before;
-    with an optimizer its updates are real and stay.
+    with an optimizer its updates are real and stay. Gradients are recorded also where the
+    caller has switched them off.
 
     Args:
         module: The module, in the mode (training or not) it is to be profiled in.
-        batch: A tensor; a tuple or list of positional arguments; a mapping of keyword ones.
+        batch: A tensor; a tuple or list of positional arguments; a mapping of keyword ones;
+            anything else is the one argument. What would be taken apart and is meant as one
+            argument stands in a tuple: ``(batch,)``.
         loss: Gives a scalar from the module's output; by default its ``loss`` if there is
             one, else the sum of all its floating-point outputs.
         optimizer: Steps after each backward, so that its share is seen; None leaves it out.
@@ -53,7 +56,8 @@ def profile(
         The profile.
 
     Raises:
-        ConfigurationError: If there is nothing to run backward from.
+        ConfigurationError: If there is nothing to run backward from, or an argument cannot be
+            meant.
 
     Examples:
         >>> quick = RooflineOptions(warmup_steps=1, timed_steps=1, traced_steps=1)
@@ -70,10 +74,14 @@ def profile(
         ('<root>', 'launch-bound')
     """
     chosen = options or RooflineOptions()
+    _refuse(module, chosen)
     model, study = unwrap(module), Study(unwrap(module), chosen)
-    watched = 1 + chosen.warmup_steps + chosen.timed_steps + chosen.traced_steps
-    with _restored(model, keep_weights=optimizer is not None), contextlib.closing(study):
-        for _ in range(watched):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(mode=False))
+        stack.enter_context(torch.enable_grad())
+        stack.enter_context(_restored(model, batch, keep_weights=optimizer is not None))
+        stack.callback(study.close)
+        for _ in range(study.steps_needed):
             _step(module, batch, loss, optimizer, study)
         study.cross("before_forward")
     evidence = study.evidence
@@ -81,6 +89,20 @@ def profile(
         evidence.device, dtypes_of(evidence), refresh=chosen.refresh_ceilings
     )
     return assemble(evidence, known)
+
+
+def _refuse(module: object, options: object) -> None:
+    if not isinstance(module, nn.Module):
+        message = f"profile takes a torch.nn.Module; got {type(module).__name__}"
+        raise ConfigurationError(message)
+    if not isinstance(options, RooflineOptions):
+        message = f"options must be RooflineOptions(...); got {options!r}"
+        raise ConfigurationError(message)
+    if any(own.device.type == "meta" for own in module.parameters()):
+        raise ConfigurationError(
+            "the module is on the meta device, where nothing runs: profile it on a real one, "
+            "module.to_empty(device=...)"
+        )
 
 
 def _step(
@@ -93,9 +115,7 @@ def _step(
     for parameter in module.parameters():
         parameter.grad = None
     study.cross("before_forward")
-    root = (loss or _usual_loss)(_call(module, batch))
-    if not root.requires_grad:
-        raise ConfigurationError(NO_LOSS)
+    root = _checked((loss or _usual_loss)(_call(module, batch)))
     study.cross("after_forward")
     study.cross("before_backward")
     study.before_backward((root,))
@@ -104,6 +124,18 @@ def _step(
     if optimizer is not None:
         optimizer.step()
     study.cross("after_step")
+
+
+def _checked(root: object) -> Tensor:
+    if not isinstance(root, Tensor) or root.numel() != 1 or root.is_complex():
+        got = f"{tuple(root.shape)} {root.dtype}" if isinstance(root, Tensor) else repr(root)
+        raise ConfigurationError(
+            f"the loss must be one real number, as a tensor; got {got}: give loss=, a function of "
+            "the output"
+        )
+    if not root.requires_grad:
+        raise ConfigurationError(NO_LOSS)
+    return root
 
 
 def _call(module: nn.Module, batch: Any) -> Any:  # noqa: ANN401 - as above
@@ -126,9 +158,12 @@ def _usual_loss(output: Any) -> Tensor:  # noqa: ANN401 - as above
 
 
 @contextlib.contextmanager
-def _restored(model: nn.Module, *, keep_weights: bool) -> Iterator[None]:
+def _restored(model: nn.Module, batch: object, *, keep_weights: bool) -> Iterator[None]:
     """Put gradients, buffers and random state back as they were."""
-    grads = {parameter: parameter.grad for parameter in model.parameters()}
+    given = (own for own in tensors_in(batch) if own.is_leaf and own.requires_grad)
+    grads = {own: own.grad for own in (*model.parameters(), *given)}
+    for own in grads:
+        own.grad = None
     kept = [] if keep_weights else [own for own in model.buffers() if not is_lazy(own)]
     buffers = {own: own.detach().clone() for own in kept}
     devices = {own.device for own in grads if own.device.type == "cuda"}
@@ -139,5 +174,5 @@ def _restored(model: nn.Module, *, keep_weights: bool) -> Iterator[None]:
             with torch.no_grad():
                 for buffer, before in buffers.items():
                     buffer.copy_(before)
-            for parameter, grad in grads.items():
-                parameter.grad = grad
+            for own, grad in grads.items():
+                own.grad = grad

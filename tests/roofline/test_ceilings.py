@@ -70,6 +70,33 @@ def test_measuring_draws_no_random_number_and_keeps_the_modes(empty: Path) -> No
     assert torch.is_grad_enabled()
 
 
+@pytest.mark.usefixtures("small")
+def test_a_type_without_plain_products_is_left_out(empty: Path) -> None:
+    both = measure_ceilings(dtypes=("float32", "bool"))
+    assert set(both.matrix_flops_per_second) == {"float32"}
+
+
+@pytest.mark.usefixtures("small")
+def test_the_users_own_default_type_changes_no_rate(
+    empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[int] = []
+    copy = torch.Tensor.copy_
+
+    def copies(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        copied.append(target.nbytes)
+        return copy(target, source)
+
+    monkeypatch.setattr(torch.Tensor, "copy_", copies)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        measure_ceilings()
+    finally:
+        torch.set_default_dtype(before)
+    assert set(copied) == {1 << 16}
+
+
 @pytest.mark.parametrize("content", ["", "{", "[1]", '{"cpu": {"copy": -1}}', '{"cpu": 3}'])
 def test_a_damaged_file_is_as_good_as_none(empty: Path, content: str) -> None:
     empty.parent.mkdir(parents=True)
