@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from gradwatch.findings import Finding
 
@@ -33,6 +33,7 @@ class Reasons:
         self._steps: dict[str, int] = {}
         self._known: dict[str, Callable[[str], Finding | None]] = {}
         self._told: set[str] = set()
+        self._excused: dict[str, set[str]] = {}
 
     def expect(self, rule: str, steps: int) -> None:
         """Say that a rule will speak, if at all, by so many steps.
@@ -80,6 +81,23 @@ class Reasons:
             rule: Its name.
         """
         return rule in self._told
+
+    def excuse(self, rule: str, layers: Iterable[str]) -> None:
+        """Say of layers that what a rule will see of them is meant.
+
+        Args:
+            rule: Its name.
+            layers: Their names.
+        """
+        self._excused.setdefault(rule, set()).update(layers)
+
+    def excused(self, rule: str) -> frozenset[str]:
+        """Give the layers of which a rule should keep silent.
+
+        Args:
+            rule: Its name.
+        """
+        return frozenset(self._excused.get(rule, ()))
 
     def __reduce__(self) -> tuple[type[Reasons], tuple[()]]:
         """Copy and pickle as nothing known: what is offered belongs to a model."""

@@ -218,7 +218,7 @@ class GradientFlow(Part):
         cut_off = judged & ~flow.has_grad & ~flow.frozen
         # Only the first step's calls are known: later an expert may just be idle.
         if track.steps == 1 and flow.called is not None:
-            track.cut = cut_off & flow.called
+            track.cut = cut_off & flow.called & ~self._meant(flow.layers)
         if track.steps == 1 and track.cut.any():
             yield wording.disconnected(reading, track.cut)
         idle = cut_off & ~track.cut & (track.missing == patience)
@@ -229,6 +229,11 @@ class GradientFlow(Part):
         stale = {name: norm for name, norm in reading.stale.items() if name in self._chosen}
         if stale:
             yield wording.never_cleared(reading, stale)
+
+    def _meant(self, layers: Sequence[str]) -> BoolArray:
+        """Mark the layers that the backward was told to leave out."""
+        excused = self._reasons.excused("disconnected") if self._reasons else frozenset()
+        return np.asarray([name in excused for name in layers], dtype=np.bool_)
 
     def _resting(self, rule: str, reading: StepReading) -> BoolArray:
         rests = [self._cooldown.rests(rule, name, reading.step) for name in reading.flow.layers]

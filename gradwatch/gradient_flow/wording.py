@@ -122,7 +122,8 @@ def unused(
         step=reading.step,
         summary=f"it got no gradient for {patience} steps in a row{_others(marked)}",
         evidence={"steps": patience, **_listed(reading, marked), **once},
-        cause="in these steps the forward did not use it, or nothing of it reached the loss",
+        cause="in these steps the forward did not use it, nothing of it reached the loss, or the "
+        "backward was told to leave it out (inputs=...)",
         remedy="nothing if that is meant (an idle expert, an unused head); else call it, or "
         "freeze it so that it is not optimized",
     )

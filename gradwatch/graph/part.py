@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from gradwatch.cooldown import Cooldown
 from gradwatch.graph.faults import judge_edits
+from gradwatch.graph.left_out import LeftOut
 from gradwatch.graph.options import GraphOptions
 from gradwatch.graph.places import Places, next_number
 from gradwatch.graph.rules import (
@@ -40,8 +41,9 @@ ONCE = 1 << 62
 ALWAYS = 2
 
 
-# What a long run of saturating functions comes to, under the name of the rule that measures it.
+# Rules that measure what the graph knows the reason of.
 FADES = "vanishing"
+CUT_OFF = "disconnected"
 
 
 class Held(NamedTuple):
@@ -91,6 +93,7 @@ class GraphWatch(Part):
         self._found: list[Finding] = []
         self._judged: set[str] = set()
         self._held: Held | None = None
+        self._left_out = LeftOut()
 
     def open(self, stage: Stage) -> None:
         """Learn the model; what an earlier fit saw is forgotten."""
@@ -108,6 +111,7 @@ class GraphWatch(Part):
                 self._attach()
         elif border == "after_backward":
             self._open = False
+            self._excuse()
             if self._places is not None:
                 self._places.paused = False
         elif border == "after_step":
@@ -129,7 +133,9 @@ class GraphWatch(Part):
         if self._places is None or done:
             return
         self._places.paused = True
-        graph = walk(roots, self._surroundings(self._places))
+        around = self._surroundings(self._places)
+        graph = walk(roots, around)
+        self._undo.add(self._left_out.attach(roots, graph, around.parameters))
         self._walks += 1
         if self._walks == 1:
             self._earlier.append(graph.earlier)
@@ -155,6 +161,13 @@ class GraphWatch(Part):
         reasons.offer(FADES, partial(explain_fading, graph, step=self._step))
         if self._held is None and self._cooldown.is_due(finding):
             self._held = Held(finding, reasons, self._stage.tell)
+
+    def _excuse(self) -> None:
+        """Let others know of layers that the backward was told to leave out."""
+        names = self._left_out.names
+        if names and self._layers and self._stage and self._stage.reasons:
+            owners = {self._layers.name(own): layer for own, layer in self._layers.owners.items()}
+            self._stage.reasons.excuse(CUT_OFF, [owners[name] for name in names])
 
     def _settle(self, step: int, *, over: bool = False) -> None:
         """Let go of what was told with another finding; tell it where none came."""

@@ -10,6 +10,7 @@ Shapes: N nodes, in an order in which each stands behind all that use its result
 from __future__ import annotations
 
 from collections import deque
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gradwatch.graph.edits import Edit, edits_in
@@ -55,6 +56,7 @@ class Graph(NamedTuple):
         joint: Layer in which the graph goes over into that of an earlier step; empty if it
             does not.
         stopped: Whether the walk stopped at its bound.
+        origin: Parameter → the roots it is reached from, a bit each.
     """
 
     nodes: list[Node]
@@ -62,6 +64,7 @@ class Graph(NamedTuple):
     earlier: int = 0
     joint: str = ""
     stopped: bool = False
+    origin: Mapping[str, int] = MappingProxyType({})
 
     @property
     def reached(self) -> dict[str, int]:
@@ -135,6 +138,8 @@ class _Walk:
         self._below: dict[Any, list[Any]] = {}
         self._waiting: dict[Any, int] = {}
         self._way: dict[Any, list[int]] = {}
+        self._roots: dict[Any, int] = {}
+        self._origin: dict[str, int] = {}
         self._nodes: list[Node] = []
         self._edits: list[Edit] = []
         self._earlier, self._joint = 0, ""
@@ -144,6 +149,8 @@ class _Walk:
         # Depth, index above, saturating, index of the easiest way in.
         ready = deque(node for node in dict.fromkeys(roots) if not self._waiting.get(node))
         self._way = {node: [0, -1, 0, -1] for node in ready}
+        for number, node in enumerate(roots):
+            self._roots[node] = self._roots.get(node, 0) | 1 << number
         while ready:
             node = ready.popleft()
             self._take(node)
@@ -151,7 +158,8 @@ class _Walk:
                 self._waiting[child] -= 1
                 if not self._waiting[child]:
                     ready.append(child)
-        return Graph(self._nodes, tuple(self._edits), self._earlier, self._joint, stopped)
+        edits = tuple(self._edits)
+        return Graph(self._nodes, edits, self._earlier, self._joint, stopped, self._origin)
 
     def _find(self, roots: list[Any]) -> bool:
         """Find nodes from the roots on, and count by how many others each is used."""
@@ -181,7 +189,11 @@ class _Walk:
         self._nodes.append(Node(operation, layer, depth, above, saturating, through))
         if self._around.look_for_edits:
             self._edits += edits_in(node, layer, operation)
+        roots = self._roots.pop(node)
+        if operation == PARAMETER:
+            self._origin[layer] = roots
         for child in self._below.get(node, ()):
+            self._roots[child] = self._roots.get(child, 0) | roots
             self._pass_on(child, index, depth + 1, saturating)
             if layer != EARLIER and self._is_earlier(child):
                 self._joint = self._joint or layer
