@@ -87,3 +87,19 @@ def positive(option: str, value: float) -> None:
     if not isinstance(value, Real) or not 0 < value < float("inf"):
         message = f"{option} must be a positive, finite number; got {value!r}"
         raise ConfigurationError(message)
+
+
+def whole(option: str, value: int, least: int) -> None:
+    """Refuse what is no whole number, or too small a one.
+
+    Args:
+        option: The option's name as the user writes it.
+        value: What was given.
+        least: The smallest that can be meant.
+
+    Raises:
+        ConfigurationError: If ``value`` is not a whole number of ``least`` or more.
+    """
+    if not isinstance(value, int) or value < least:
+        message = f"{option} must be a whole number of {least} or more; got {value!r}"
+        raise ConfigurationError(message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradwatch.errors import ConfigurationError, positive
+from gradwatch.errors import ConfigurationError, positive, whole
 
 SHARES = ("growth_share", "fragmentation", "temporaries", "activations", "full", "held")
 
@@ -55,8 +55,6 @@ class MemoryOptions:
             if getattr(self, name) > 1:
                 message = f"{name} is a share in (0, 1]; got {getattr(self, name)!r}"
                 raise ConfigurationError(message)
-        if self.window_steps < 2:  # noqa: PLR2004 - one step has no growth
-            message = (
-                f"window_steps must be 2 or more: one step has no growth; got {self.window_steps!r}"
-            )
-            raise ConfigurationError(message)
+        # One step has no growth.
+        whole("window_steps", self.window_steps, 2)
+        whole("cooldown_steps", self.cooldown_steps, 1)

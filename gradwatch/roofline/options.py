@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gradwatch.errors import ConfigurationError
+from gradwatch.errors import whole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +31,6 @@ class RooflineOptions:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
-        for name, least in (("warmup_steps", 0), ("timed_steps", 1), ("traced_steps", 1)):
-            steps = getattr(self, name)
-            if not isinstance(steps, int) or steps < least:
-                message = f"{name} must be a whole number of {least} or more; got {steps!r}"
-                raise ConfigurationError(message)
+        whole("warmup_steps", self.warmup_steps, 0)
+        whole("timed_steps", self.timed_steps, 1)
+        whole("traced_steps", self.traced_steps, 1)

@@ -112,7 +112,8 @@ def replace_split(seen: MemorySnapshot, split_bytes: int) -> MemorySnapshot:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"window_steps": 1}, "window_steps must be 2 or more"),
+        ({"window_steps": 1}, "window_steps must be a whole number of 2 or more"),
+        ({"window_steps": 2.5}, "window_steps must be a whole number"),
         ({"growth_MiB": 0.0}, "growth_MiB must be a positive"),
         ({"fragmentation": 30.0}, r"fragmentation is a share in \(0, 1\]"),
         ({"cooldown_steps": -1}, "cooldown_steps must be a positive"),
