@@ -143,7 +143,7 @@ def _frames() -> Iterator[FrameType]:
 
 def _is_torchs(frame: FrameType) -> bool:
     name: str = frame.f_globals.get("__name__", "")
-    return name == __name__ or name.split(".")[0] == "torch"
+    return name == __name__ or name.partition(".")[0] == "torch"
 
 
 def _called_module(frame: FrameType) -> nn.Module | None:

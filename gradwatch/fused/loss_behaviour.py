@@ -158,7 +158,7 @@ def _plain_forms(twin: _Twin, numbers: Iterable[float]) -> Iterator[LossForm]:
     spread = [share * n / (n - 1) for share in shares if share * n / (n - 1) <= 1]
     for smoothing in (0.0, *shares, *spread):
         for reduction in (*REDUCTIONS, "none"):
-            yield LossForm(None, reduction, smoothing, twin.dim, n)
+            yield LossForm(None, reduction, smoothing, twin.dim, twin.x.dim(), n)
 
 
 def _plain_probes(twin: _Twin, marks: Iterable[int]) -> Iterator[_Probe]:

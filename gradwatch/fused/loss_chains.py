@@ -75,6 +75,7 @@ def function_form(x: Tensor, target: Tensor, options: dict[str, Any]) -> LossFor
         options.get("reduction", "mean"),
         options.get("label_smoothing", 0.0),
         1 if x.dim() > 2 else -1,  # noqa: PLR2004 - of two dimensions the second is the last
+        x.dim(),
     )
 
 

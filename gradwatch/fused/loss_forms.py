@@ -25,6 +25,7 @@ class LossForm(NamedTuple):
         reduction: A name out of ``REDUCTIONS``.
         smoothing: Share of the loss that is spread over all classes alike, 0 to 1.
         dim: The dimension of the classes: -1, or 1 where they come second of more than two.
+        rank: Number of dimensions of the logits it was recognised for; 0 if any will do.
         classes: Number of classes it was recognised for; 0 if any will do.
         negative: What a negative target is taken for, a name out of ``NEGATIVE``.
         promotes: Whether short logits give a float32 loss.
@@ -34,6 +35,7 @@ class LossForm(NamedTuple):
     reduction: str = "mean"
     smoothing: float = 0.0
     dim: int = -1
+    rank: int = 0
     classes: int = 0
     negative: str = "no class"
     promotes: bool = False
@@ -104,6 +106,8 @@ def _plain(value: object) -> object:
         return value
     if isinstance(value, list | tuple):
         return tuple(_plain(each) for each in value)
+    if isinstance(value, set | frozenset):
+        return frozenset(_plain(each) for each in value)
     held = value if isinstance(value, dict) else getattr(value, "__dict__", None)
     if held is None:
         return id(value)

@@ -133,11 +133,11 @@ def _unfit(form: LossForm, args: tuple[Any, ...]) -> str | None:
         return f"its targets are {target.dtype}: only class indices are fused, in int64"
     if target.device != x.device:
         return f"its targets are on {target.device}, its logits on {x.device}"
-    shape = x.movedim(form.dim, -1).shape
+    shape = x.movedim(form.dim, -1).shape if x.dim() > max(form.dim, 0) else x.shape
     if shape[:-1] != target.shape or x.numel() == 0:
         return f"its targets of shape {tuple(target.shape)} do not fit {tuple(x.shape)}"
-    if form.classes not in (0, shape[-1]):
-        return f"it was recognised for {form.classes} classes"
+    if form.classes not in (0, shape[-1]) or form.rank not in (0, x.dim()):
+        return f"it was recognised for {form.classes} classes and {form.rank} dimensions"
     return None
 
 

@@ -76,11 +76,11 @@ def tried(way: Way, provider: Any = None, **options: Any) -> tuple[Any, Result]:
 @pytest.mark.parametrize(
     ("way", "form"),
     [
-        (flat, LossForm(-1)),
-        (in_two, LossForm(reduction="sum")),
-        (by_method, LossForm(dim=1)),
-        (of_rows, LossForm(dim=1, smoothing=0.1, reduction="none")),
-        (made_on_the_spot, LossForm(3)),
+        (flat, LossForm(-1, rank=2)),
+        (in_two, LossForm(reduction="sum", rank=2)),
+        (by_method, LossForm(dim=1, rank=3)),
+        (of_rows, LossForm(dim=1, smoothing=0.1, reduction="none", rank=3)),
+        (made_on_the_spot, LossForm(3, rank=2)),
     ],
 )
 def test_a_loss_called_as_a_function_is_found_and_agrees(way: Way, form: LossForm) -> None:
