@@ -110,7 +110,7 @@ def recognise_norm(module: nn.Module, x: Tensor) -> NormForm | None:
     """Say which norm a module computes.
 
     Args:
-        module: A module without children.
+        module: A module without children and buffers.
         x: A live input.
 
     Returns:
@@ -120,7 +120,8 @@ def recognise_norm(module: nn.Module, x: Tensor) -> NormForm | None:
     flat = all(each.dim() == 1 for each in parameters.values())
     if not parameters or len(parameters) > 2 or not flat or x.dim() < 2:  # noqa: PLR2004 - scale, shift
         return None
-    if next(module.children(), None) is not None:
+    # An epsilon in a buffer could change without anyone noticing.
+    if next(module.children(), None) is not None or next(module.buffers(), None) is not None:
         return None
     for dim in _dimensions(x, next(iter(parameters.values())).numel()):
         # A module that refuses a probe is no norm over that dimension.

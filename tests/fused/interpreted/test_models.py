@@ -24,6 +24,10 @@ EXPECTED = {
     },
     "T5": {
         ("<root>", "cross-entropy"),
+        # A block's last addition and the norm behind the last block; T5's layers are modules, too.
+        ("encoder", "add → RMSNorm"),
+        ("encoder.block.0", "add → RMSNorm"),
+        ("decoder.block.0", "add → RMSNorm"),
         ("encoder.block.0.layer.1.DenseReluDense", "gelu_tanh gate"),
         ("decoder.block.0.layer.2.DenseReluDense", "gelu_tanh gate"),
         ("encoder.block.0.layer.0.layer_norm", "RMSNorm by hand"),
@@ -45,6 +49,7 @@ EXPECTED = {
     },
     "ViT": {
         ("<root>", "cross-entropy"),
+        ("vit", "add → LayerNorm"),
         ("vit.layers.0", "add → LayerNorm"),
         ("vit.layers.0.mlp", "Linear → gelu"),
         ("vit.layers.0.layernorm_before", "LayerNorm"),
@@ -55,6 +60,7 @@ EXPECTED = {
         ("<root>", "cross-entropy"),
         ("resnet.embedder.embedder", "BatchNorm2d → relu"),
         ("resnet.embedder.embedder.normalization", "BatchNorm2d"),
+        ("resnet.encoder.stages.0.layers.0", "BatchNorm2d → add → relu"),
         ("resnet.encoder.stages.0.layers.0.layer.0", "BatchNorm2d → relu"),
         ("resnet.encoder.stages.0.layers.0.layer.0.normalization", "BatchNorm2d"),
         ("resnet.encoder.stages.0.layers.0.layer.1.normalization", "BatchNorm2d"),
@@ -66,7 +72,9 @@ EXPECTED = {
 def test_every_candidate_is_listed_and_agrees(name: str) -> None:
     torch.manual_seed(0)
     model, loss = MODELS[name]()
-    bench = make_bench(model.train(), torch.zeros(1), loss)
+    # A trial comes when steps have been taken: in the first one transformers fills its config in.
+    loss(model.train(), None)
+    bench = make_bench(model, torch.zeros(1), loss)
     with bench.opened():
         found = find(model, observe(bench, list), [Bundled()])
         listed = {(each.layer, each.kind) for each in found.candidates}
