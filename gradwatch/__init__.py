@@ -12,7 +12,7 @@ from gradwatch.plain_loop import Watch
 from gradwatch.readings import Coverage, FlowReading, StepReading, StepRecord
 from gradwatch.roofline import RooflineOptions
 from gradwatch.sinks.memory import MemorySink
-from gradwatch.sinks.protocol import Sink, TableSink
+from gradwatch.sinks.protocol import ProgressSink, Sink, TableSink
 from gradwatch.tables import Table
 from gradwatch.watch import watch
 
@@ -30,6 +30,7 @@ __all__ = [
     "MemorySink",
     "NonFiniteGradientError",
     "NonFiniteOptions",
+    "ProgressSink",
     "RooflineOptions",
     "Sink",
     "StepReading",

@@ -66,7 +66,7 @@ class Needs:
         )
 
 
-def _unheard(_text: str) -> None:
+def unheard(_text: str) -> None:
     """Say it to nobody."""
 
 
@@ -87,7 +87,7 @@ class Stage(NamedTuple):
     show: Callable[[Table], None]
     given: nn.Module | None = None
     reasons: Reasons | None = None
-    say: Callable[[str], object] = _unheard
+    say: Callable[[str], object] = unheard
 
 
 class Answer(NamedTuple):

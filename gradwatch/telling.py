@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from gradwatch.findings import Finding
-from gradwatch.sinks.protocol import ResumableSink, TableSink
+from gradwatch.sinks.protocol import ProgressSink, ResumableSink, TableSink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -66,6 +66,10 @@ class Teller:
         """Hand a table to the sinks that show tables."""
         self._each(lambda sink: _show(sink, table), table.step)
 
+    def progress(self, text: str) -> None:
+        """Hand a line to the sinks that someone looks at."""
+        self._each(lambda sink: _progress(sink, text), 0)
+
     def close(self) -> None:
         """Close all sinks; from then on nothing is told."""
         self._each(lambda sink: sink.close(), 0)
@@ -110,3 +114,8 @@ class Teller:
 def _show(sink: Sink, table: Table) -> None:
     if isinstance(sink, TableSink):
         sink.table(table)
+
+
+def _progress(sink: Sink, text: str) -> None:
+    if isinstance(sink, ProgressSink):
+        sink.progress(text)

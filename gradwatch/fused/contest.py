@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gradwatch.fused.bench import Bench, Dress
 from gradwatch.fused.options import FusedBackwardOptions
+from gradwatch.fused.rows import Outcome
 from gradwatch.fused.timing import Comparison, compare
 from gradwatch.ranks import Ranks
 
@@ -27,6 +28,16 @@ class Score(NamedTuple):
     reason: str
     comparison: Comparison | None
     peak_bytes: int | None
+
+    @property
+    def outcome(self) -> tuple[Outcome, str]:
+        """What becomes of the change, and why."""
+        return "kept" if self.paid else "rolled back", self.reason
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What was measured, as a row of the table takes it."""
+        return {"comparison": self.comparison, "peak_bytes": self.peak_bytes}
 
 
 class Contest:

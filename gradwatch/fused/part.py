@@ -13,16 +13,18 @@ from gradwatch.fused.bench import Bench
 from gradwatch.fused.layout import ChannelsLast
 from gradwatch.fused.options import FusedBackwardOptions
 from gradwatch.fused.providers import resolve
-from gradwatch.fused.rows import TOGETHER, trial_table
+from gradwatch.fused.rows import TOGETHER, Rows, trial_table
 from gradwatch.fused.sharded import refuse_model
 from gradwatch.fused.trial import Again, Result, Trial
 from gradwatch.fused.wardrobe import Wardrobe
 from gradwatch.parts import Needs, Part, Scene, Stage, Verdict
 from gradwatch.ranks import Ranks
 from gradwatch.readings import StepReading
+from gradwatch.words import counted
 
 __all__ = ["FusedBackward"]
 
+WAITS = "fused layers are tried on this micro-batch; training waits, at most {:.0f} s"
 NOT_ALL = "another rank has no micro-batch to try them on"
 
 
@@ -81,7 +83,9 @@ class FusedBackward(Part):
         device = _device_name(bench.device)
         same = self._resumed and device == self._device
         again = Again(frozenset(self._kept), self._last) if same else None
-        result = Trial(bench, self.options, ranks).run(again)
+        if self.options.mode != "advise":
+            self._stage.say(WAITS.format(self.options.max_seconds))
+        result = Trial(bench, self.options, ranks, Rows(self._stage.say)).run(again)
         self._put_on(result)
         self._kept, self._device = [each.key for each in result.kept], device
         self._last, self._resumed = result.channels_last, False
@@ -155,7 +159,7 @@ def _told(result: Result, step: int, mode: str) -> Finding:
     if together is not None and together.comparison is not None:
         evidence["forward and backward before (ms)"] = together.comparison.before_seconds * 1e3
         evidence["after (ms)"] = together.comparison.after_seconds * 1e3
-    summary = f"{len(result.kept)} modules run a fused forward from here on"
+    summary = f"a fused forward runs in {counted(len(result.kept), 'module')} from here on"
     if result.channels_last:
         summary += ", convolutions with channels last"
     if mode == "advise":

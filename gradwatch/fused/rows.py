@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,12 +13,15 @@ from gradwatch.fused.candidates import Refusal
 from gradwatch.fused.operation import Candidate
 from gradwatch.fused.parity import Parity
 from gradwatch.fused.timing import Comparison
+from gradwatch.parts import unheard
 from gradwatch.tables import Cell, Table
+from gradwatch.words import counted
 
 __all__ = ["TOGETHER", "Outcome", "Rows", "TrialRow", "trial_table"]
 
 Outcome = Literal["kept", "rolled back", "rejected", "refused", "advised", "replaced", "not tried"]
 
+TRIED: frozenset[Outcome] = frozenset({"kept", "rolled back", "rejected", "replaced"})
 # What a narrow terminal cuts off stands on the right.
 COLUMNS = (
     "layer", "layers", "change", "provider", "verdict", "after / before", "low", "high",
@@ -57,6 +60,11 @@ class TrialRow:
     peak_bytes: int | None = None
     bound: str = ""
 
+    def __str__(self) -> str:
+        """Give what is said as soon as it is decided."""
+        layers = "" if self.kind == TOGETHER else ", " + counted(len(self.layers), "layer")
+        return f"{self.kind} ({self.provider}{layers}): {self.verdict}, {self.reason}"
+
     def cells(self) -> tuple[Cell, ...]:
         """Give the row as it stands in the table."""
         first = self.layers[0] if self.layers else ""
@@ -86,14 +94,18 @@ def _times(found: Comparison | None) -> tuple[Cell, ...]:
 class Rows:
     """The rows of a trial, while it runs.
 
+    Args:
+        say: Is told of each change as it is decided: training waits for a trial.
+
     Attributes:
         rows: In the order they were tried.
         diagnosis: What bounds the layers, once a profile was taken.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, say: Callable[[str], object] = unheard) -> None:
         """Begin with none."""
         self.rows: list[TrialRow] = []
+        self._say = say
         self.diagnosis = Diagnosis()
 
     def add(
@@ -113,7 +125,7 @@ class Rows:
         """
         layers = tuple(each.layer for each in group)
         inside = dict.fromkeys(name for each in group for name in (each.layer, *each.skipped))
-        self.rows.append(
+        self._decide(
             TrialRow(
                 layers=layers,
                 kind=group[0].kind,
@@ -124,6 +136,11 @@ class Rows:
                 **facts,
             )
         )
+
+    def _decide(self, row: TrialRow) -> None:
+        self.rows.append(row)
+        if row.verdict in TRIED:
+            self._say(str(row))
 
     def refuse(self, refusals: Sequence[Refusal]) -> None:
         """Add one row of all places refused for one reason."""
@@ -170,7 +187,7 @@ class Rows:
             reason: Why.
             **facts: What else is known.
         """
-        self.rows.append(
+        self._decide(
             TrialRow(
                 layers=layers,
                 kind=CHANNELS_LAST,
@@ -193,7 +210,7 @@ class Rows:
         kept = {row.provider for row in self.rows if row.verdict == "kept"}
         if verdict == "rolled back":
             self.rows = [_rolled_back(row) for row in self.rows]
-        self.rows.append(
+        self._decide(
             TrialRow(
                 layers=(ALL,),
                 kind=TOGETHER,
@@ -222,7 +239,7 @@ class Rows:
             rest = tuple(name for name in row.layers if name not in own)
             if rest:
                 self.rows.append(replace(row, layers=rest))
-            self.rows.append(replace(row, layers=own, verdict=verdict, reason=reason))
+            self._decide(replace(row, layers=own, verdict=verdict, reason=reason))
 
 
 def _rolled_back(row: TrialRow) -> TrialRow:
@@ -240,7 +257,11 @@ def trial_table(rows: Sequence[TrialRow], step: int) -> Table:
     """
     kept = sum(len(r.layers) for r in rows if r.verdict == "kept" and r.kind != TOGETHER)
     advised = sum(row.verdict == "advised" for row in rows)
-    told = f"{advised} changes worth a trial" if advised else f"{kept} layers swapped"
+    told = (
+        f"{counted(advised, 'change')} worth a trial"
+        if advised
+        else f"{counted(kept, 'layer')} swapped"
+    )
     return Table(
         name="trials",
         title=f"Fused layers tried at step {step}: {told}",

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from gradwatch.fused.bench import Bench, Dress
 from gradwatch.fused.bounds import Diagnosis
-from gradwatch.fused.contest import Contest, Score
+from gradwatch.fused.contest import Contest
 from gradwatch.fused.diagnose import diagnose
 from gradwatch.fused.layout import ChannelsLast, refuse_layout
 from gradwatch.fused.observe import Seen, observe, record
@@ -70,12 +70,15 @@ class Trial:
         bench: The micro-batch.
         options: When fused layers are tried and kept.
         ranks: The processes that train together; all enter the trial at the same step.
+        rows: Take what was tried.
     """
 
-    def __init__(self, bench: Bench, options: FusedBackwardOptions, ranks: Ranks) -> None:
+    def __init__(
+        self, bench: Bench, options: FusedBackwardOptions, ranks: Ranks, rows: Rows | None = None
+    ) -> None:
         """Begin with nothing kept."""
         self._bench, self._options, self._ranks = bench, options, ranks
-        self._rows = Rows()
+        self._rows = rows or Rows()
         self._plan = Plan(options, ranks, self._rows)
         self._contest = Contest(bench, options, ranks)
         self._wardrobe, self._layout = Wardrobe(), ChannelsLast(bench.model)
@@ -231,7 +234,7 @@ class Trial:
             lost = [each for each in self._kept if each not in wanted]
             self._rows.change(lost, "replaced", "another provider was faster")
             self._kept = wanted
-        self._rows.add(group, *_outcome(score), parity=parity, **_facts(score))
+        self._rows.add(group, *score.outcome, parity=parity, **score.facts)
 
     @property
     def _lays_out(self) -> bool:
@@ -258,7 +261,7 @@ class Trial:
             self._lay_out(fault or ("kept", "forced"))
             return
         score = self._contest.score(self._dress(()), self._dress((), last=True))
-        self._lay_out(_outcome(score), **_facts(score))
+        self._lay_out(score.outcome, **score.facts)
 
     def _settle(self) -> None:
         """Judge everything that was kept together, against the stock model."""
@@ -268,7 +271,7 @@ class Trial:
         score = self._contest.score(self._stock, self._dress(self._kept), gain=0.0)
         if not score.paid:
             self._kept, self._channels_last = (), False
-        self._rows.add_together(*_outcome(score), **_facts(score))
+        self._rows.add_together(*score.outcome, **score.facts)
 
     def _drop_what_drifts(self) -> None:
         """Train a few steps beside the stock model; roll back who leads away from its course."""
@@ -287,11 +290,3 @@ class Trial:
         dropped = {each.key for each in candidates}
         self._kept = tuple(each for each in self._kept if each.key not in dropped)
         self._rows.change(candidates, "rolled back", reason)
-
-
-def _outcome(score: Score) -> tuple[Outcome, str]:
-    return "kept" if score.paid else "rolled back", score.reason
-
-
-def _facts(score: Score) -> dict[str, Any]:
-    return {"comparison": score.comparison, "peak_bytes": score.peak_bytes}

@@ -8,6 +8,7 @@ from gradwatch.health import Verdict
 from gradwatch.report.markup import Html, join, tag
 from gradwatch.report.story import Story
 from gradwatch.sinks.record import FORMAT
+from gradwatch.words import counted
 
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
 NONE = "none"
@@ -80,7 +81,7 @@ def _steps(story: Story) -> str:
 def _counts(story: Story) -> Html | str:
     count = Counter(finding.severity for finding in story.findings)
     told = [
-        tag("span", f"{count[name]:,} {name}{'s' * (count[name] > 1)}", class_=f"badge {name}")
+        tag("span", counted(count[name], name), class_=f"badge {name}")
         for name in SEVERITIES
         if count[name]
     ]

@@ -4,7 +4,7 @@ from gradwatch.sinks.console import ConsoleSink
 from gradwatch.sinks.loggers import LoggerSink
 from gradwatch.sinks.memory import MemorySink
 from gradwatch.sinks.pictures import PictureSink
-from gradwatch.sinks.protocol import ResumableSink, Sink, TableSink
+from gradwatch.sinks.protocol import ProgressSink, ResumableSink, Sink, TableSink
 from gradwatch.sinks.record import RunRecordSink
 from gradwatch.sinks.record_reader import RunRecord, read
 from gradwatch.sinks.wandb import WandbSink, wandb_run
@@ -14,6 +14,7 @@ __all__ = [
     "LoggerSink",
     "MemorySink",
     "PictureSink",
+    "ProgressSink",
     "ResumableSink",
     "RunRecord",
     "RunRecordSink",

@@ -20,6 +20,7 @@ from gradwatch.sinks.bars import say
 from gradwatch.sinks.console_tables import UNTOLD, render_table
 from gradwatch.sinks.keys import SMALLEST, Watchlist, init, update
 from gradwatch.tables import Table
+from gradwatch.words import counted
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -98,6 +99,10 @@ class ConsoleSink:
         if table.name not in UNTOLD and table.rows:
             self._write(self._render(*render_table(table, self._columns())))
 
+    def progress(self, text: str) -> None:
+        """Write the line: a training that stands still for minutes looks dead."""
+        self._write(f"gradwatch: {text}")
+
     def close(self) -> None:
         """Write the table; nothing where nothing was recorded."""
         if not self._closed and self._last is not None:
@@ -108,7 +113,9 @@ class ConsoleSink:
         # Several optimizers have a total each: the prefix is followed by their name.
         shown = [key for key in last.scalars if key.startswith(SHOWN_TOTALS)]
         totals = ", ".join(f"{key} {last.scalars[key]:.4g}" for key in shown[:MOST_TOTALS])
-        head = f"gradwatch: {_count(last.step + 1, 'step')}, {_count(len(self._first), 'finding')}"
+        head = (
+            f"gradwatch: {counted(last.step + 1, 'step')}, {counted(len(self._first), 'finding')}"
+        )
         rows = self._rows()
         parts: list[RenderableType] = [f"{head}; at the last step: {totals}" if totals else head]
         return [*parts, *([_table(rows, self._columns())] if rows else []), *self._finding_lines()]
@@ -129,7 +136,7 @@ class ConsoleSink:
         lines = [_repeated(finding, self._findings[key]) for key, finding in shown]
         more = len(self._first) - len(shown)
         lines = [textwrap.shorten(line, self._columns(), placeholder=" …") for line in lines]
-        return [*lines, *([f"… and {_count(more, 'finding')} more"] if more else [])]
+        return [*lines, *([f"… and {counted(more, 'finding')} more"] if more else [])]
 
     def _columns(self) -> int:
         return self._width or max(shutil.get_terminal_size().columns, LEAST_WIDTH)
@@ -171,7 +178,7 @@ def coverage_line(coverage: Sequence[Coverage]) -> str:
         'gradwatch watches 1 of 2 layers; blind: net.1 (compiled)'
     """
     seen = sum(part.state != "blind" for part in coverage)
-    line = f"gradwatch watches {seen} of {_count(len(coverage), 'layer')}"
+    line = f"gradwatch watches {seen} of {counted(len(coverage), 'layer')}"
     for state in ("parameter gradients only", "blind"):
         parts = [part for part in coverage if part.state == state]
         if parts:
@@ -249,7 +256,3 @@ def _state(flow: FlowReading, i: int) -> str:
 def _repeated(finding: Finding, count: int) -> str:
     times = f" ({count:,} times)" if count > 1 else ""
     return f"{finding.severity}{times}: {finding.lines()[0]}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

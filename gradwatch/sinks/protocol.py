@@ -1,4 +1,4 @@
-"""The protocol a sink fulfils: four methods, a fifth for tables, two more to be resumed."""
+"""The protocol a sink fulfils: four methods, more for tables, progress, and to be resumed."""
 
 from __future__ import annotations
 
@@ -34,6 +34,14 @@ class TableSink(Protocol):
 
     def table(self, table: Table) -> None:
         """Take one table; it replaces an earlier one of its name."""
+
+
+@runtime_checkable
+class ProgressSink(Protocol):
+    """What a sink has on top that someone looks at while training waits."""
+
+    def progress(self, text: str) -> None:
+        """Take a line on how far something has come that takes its time."""
 
 
 @runtime_checkable

@@ -59,7 +59,7 @@ def test_what_is_kept_runs_to_the_end_and_comes_off_then() -> None:
     (table,) = [each for each in sink.tables if each.name == "trials"]
     assert [row[4] for row in table.rows] == ["kept", "kept"]
     (finding,) = sink.findings
-    assert finding.summary == "1 modules run a fused forward from here on"
+    assert finding.summary == "a fused forward runs in 1 module from here on"
     assert {record.scalars.get("fused/swapped") for record in sink.records} >= {1.0}
     # The replacement computes the same function, so its losses may differ by rounding only.
     for own, stock in zip(watched["losses"], bare["losses"], strict=True):
