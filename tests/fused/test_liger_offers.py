@@ -59,7 +59,7 @@ def test_of_a_place_that_liger_has_nothing_for_it_says_nothing(site: Site) -> No
 def test_one_that_cannot_be_imported_is_refused_with_what_python_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(sys.modules, "liger_kernel", None)
+    monkeypatch.setitem(sys.modules, "liger_kernel.ops", None)
     monkeypatch.setattr(liger, "refuse_call", lambda *_: None)
     offer = Liger().propose(site_of(nn.LayerNorm(8)))
     assert str(offer).startswith(

