@@ -10,22 +10,16 @@ from torch.nn import functional as F
 
 from gradwatch.fused import batch_norm_add_relu, batch_norm_relu, swap
 from gradwatch.kernels.batch_norm import batch_norm
+from tests.kernels.interpreter.layouts import (
+    FORMATS,
+    IMAGE_GRADIENTS,
+    IMAGES,
+    IMAGES_AND_GRADIENTS,
+    in_formats,
+)
 
 Check = Callable[..., None]
 FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
-
-FORMATS: dict[str, Callable[[Tensor], Tensor]] = {
-    "contiguous": lambda x: x.contiguous(),
-    "channels last": lambda x: x.contiguous(memory_format=torch.channels_last),
-}
-LAYOUTS = FORMATS | {
-    "every second": lambda x: torch.stack([x, x * 0 + 7], -1).flatten(-2)[..., ::2],
-    "transposed": lambda x: x.transpose(-1, -2).contiguous().transpose(-1, -2),
-    "offset": lambda x: torch.cat([x.new_ones(3), x.flatten()])[3:].view(x.shape),
-    "every second channel, last": lambda x: FORMATS["channels last"](x.repeat_interleave(2, 1))[
-        :, ::2
-    ],
-}
 
 
 class Case(NamedTuple):
@@ -52,16 +46,6 @@ CASES = [
     Case((6, 7, 8, 8), residual=True, x=BF16),
     Case((6, 7, 8, 8), x=BF16, weight=BF16),
     Case((6, 7, 8, 8), x=FP16, residual=True, weight=FP16),
-]
-
-
-# Both formats for some, one or the other for the rest: interpreting is slow.
-BOTH = 3
-IN_FORMATS = [
-    (case, layout)
-    for i, case in enumerate(CASES)
-    for j, layout in enumerate(FORMATS)
-    if i < BOTH or (i + j) % 2
 ]
 
 
@@ -104,7 +88,7 @@ def outcome(
     return [y.detach(), *grads, *running]
 
 
-@pytest.mark.parametrize(("case", "layout"), IN_FORMATS, ids=str)
+@pytest.mark.parametrize(("case", "layout"), in_formats(CASES), ids=str)
 def test_the_error_is_at_most_twice_the_stock_operations(
     case: Case, layout: str, no_worse_than_stock: Check, rounded_once: Check
 ) -> None:
@@ -120,16 +104,12 @@ def test_the_error_is_at_most_twice_the_stock_operations(
             rounded_once(got, true)
 
 
-@pytest.mark.parametrize(
-    ("of", "grad"),
-    [(of, "expanded") for of in LAYOUTS] + [("every second", grad) for grad in LAYOUTS],
-)
+@pytest.mark.parametrize(("of", "grad"), IMAGES_AND_GRADIENTS)
 def test_every_layout_gives_the_bits_of_the_dense_one(of: str, grad: str) -> None:
     case = Case((2, 3, 4, 6), residual=True)
     dense = tensors(case, FORMATS["channels last" if "last" in of else "contiguous"])
-    dy = torch.randn(case.shape)
-    dy = torch.ones(()).expand(case.shape) if grad == "expanded" else LAYOUTS[grad](dy)
-    strided = [LAYOUTS[of](t.detach()) if t.dim() == 4 else t for t in dense]
+    dy = IMAGE_GRADIENTS[grad](torch.randn(case.shape))
+    strided = [IMAGES[of](t.detach()) if t.dim() == 4 else t for t in dense]
     results = [outcome(case, inputs, dy) for inputs in (strided, dense)]
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
     assert results[0][0].stride() == results[1][0].stride()

@@ -11,19 +11,11 @@ from torch.nn import functional as F
 from gradwatch.fused import linear_gelu, linear_relu
 from gradwatch.kernels._bands import plan_bands
 from gradwatch.kernels.bias_activation import _PER_THREAD, ACTIVATIONS, bias_activation
+from tests.kernels.interpreter.layouts import ROW_GRADIENTS, ROWS
 
 Check = Callable[..., None]
 FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
 INF, NAN = float("inf"), float("nan")
-
-LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "contiguous": lambda x: x,
-    "every second": lambda x: torch.stack([x, x * 0 + 7], -1).flatten(-2)[..., ::2],
-    "transposed": lambda x: x.transpose(-1, -2).contiguous().transpose(-1, -2),
-    "offset": lambda x: torch.cat([x.new_ones(3), x.flatten()])[3:].view(x.shape),
-    "half of rows": lambda x: torch.cat([x, x * 0 + 7], -1)[..., : x.shape[-1]],
-    "channels last": lambda x: x.permute(0, 2, 1).contiguous().permute(0, 2, 1),
-}
 
 STOCK: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
@@ -100,13 +92,13 @@ def test_infinite_huge_and_absent_numbers_answer_as_in_torch(act: str) -> None:
 
 
 @pytest.mark.parametrize("act", ["relu", "gelu"])
-@pytest.mark.parametrize("of", LAYOUTS)
+@pytest.mark.parametrize("of", ROWS)
 @pytest.mark.parametrize("grad", ["half of rows", "expanded"])
 def test_every_layout_gives_the_bits_of_the_contiguous_one(act: str, of: str, grad: str) -> None:
     z, d, b = torch.randn(3, 5, 8), torch.randn(3, 5, 8), torch.randn(8)
-    dy = torch.ones(()).expand(3, 5, 8) if grad == "expanded" else LAYOUTS[grad](d)
+    dy = ROW_GRADIENTS[grad](d)
     results = []
-    for layout, dense in ((LAYOUTS[of], dy), (LAYOUTS["contiguous"], dy.contiguous())):
+    for layout, dense in ((ROWS[of], dy), (ROWS["contiguous"], dy.contiguous())):
         inputs = [layout(z).detach().requires_grad_(), b.clone().requires_grad_()]
         results.append(ours(act, inputs, dense))
     assert all(torch.equal(a, c) for a, c in zip(*results, strict=True))

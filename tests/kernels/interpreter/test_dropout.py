@@ -9,19 +9,11 @@ from torch import Tensor
 
 from gradwatch.kernels._bands import tile
 from gradwatch.kernels.dropout import dropout
+from tests.kernels.interpreter.layouts import ROW_GRADIENTS, ROWS
 
 Check = Callable[..., None]
 FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
 LOW = 2**32 - 1
-
-LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "contiguous": lambda x: x,
-    "every second": lambda x: torch.stack([x, x * 0 + 7], -1).flatten(-2)[..., ::2],
-    "transposed": lambda x: x.transpose(-1, -2).contiguous().transpose(-1, -2),
-    "offset": lambda x: torch.cat([x.new_ones(3), x.flatten()])[3:].view(x.shape),
-    "half of rows": lambda x: torch.cat([x, x * 0 + 7], -1)[..., : x.shape[-1]],
-    "channels last": lambda x: x.permute(0, 2, 1).contiguous().permute(0, 2, 1),
-}
 
 
 @pytest.fixture
@@ -146,13 +138,13 @@ def test_the_error_is_at_most_twice_the_stock_operations(
             rounded_once(fused, true)
 
 
-@pytest.mark.parametrize("of", LAYOUTS)
+@pytest.mark.parametrize("of", ROWS)
 @pytest.mark.parametrize("grad", ["half of rows", "expanded"])
 def test_every_layout_gives_the_bits_of_the_contiguous_one(of: str, grad: str) -> None:
     x, r, d = torch.randn(3, 3, 5, 8).unbind(0)
-    dy = torch.ones(()).expand(3, 5, 8) if grad == "expanded" else LAYOUTS[grad](d)
+    dy = ROW_GRADIENTS[grad](d)
     results = []
-    for layout, dense in ((LAYOUTS[of], dy), (LAYOUTS["contiguous"], dy.contiguous())):
+    for layout, dense in ((ROWS[of], dy), (ROWS["contiguous"], dy.contiguous())):
         inputs = [layout(t).detach().requires_grad_() for t in (x, r)]
         inputs.append(torch.ones(8, requires_grad=True))
         y = dropout(inputs[0], 0.5, inputs[2], residual=inputs[1], seed=torch.tensor([1]))

@@ -10,18 +10,10 @@ from torch.nn import functional as F
 
 from gradwatch.fused import geglu, geglu_packed, swiglu, swiglu_packed
 from gradwatch.kernels.gated import ACTIVATIONS, gated, gated_packed
+from tests.kernels.interpreter.layouts import ROW_GRADIENTS, ROWS
 
 Check = Callable[..., None]
 FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
-
-LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "contiguous": lambda x: x,
-    "every second": lambda x: torch.stack([x, x * 0 + 7], -1).flatten(-2)[..., ::2],
-    "transposed": lambda x: x.transpose(-1, -2).contiguous().transpose(-1, -2),
-    "offset": lambda x: torch.cat([x.new_ones(3), x.flatten()])[3:].view(x.shape),
-    "half of rows": lambda x: torch.cat([x, x * 0 + 7], -1)[..., : x.shape[-1]],
-    "channels last": lambda x: x.permute(0, 2, 1).contiguous().permute(0, 2, 1),
-}
 
 
 class Case(NamedTuple):
@@ -88,23 +80,23 @@ def test_infinite_huge_and_absent_numbers_answer_as_in_torch(act: str) -> None:
     torch.testing.assert_close(ours, theirs, equal_nan=True)
 
 
-@pytest.mark.parametrize("of", LAYOUTS)
-@pytest.mark.parametrize("grad", [*LAYOUTS, "expanded"])
+@pytest.mark.parametrize("of", ROWS)
+@pytest.mark.parametrize("grad", ROW_GRADIENTS)
 def test_every_layout_gives_the_bits_of_the_contiguous_one(of: str, grad: str) -> None:
     g, u, d = torch.randn(3, 3, 5, 8).unbind(0)
-    dy = torch.ones(()).expand(3, 5, 8) if grad == "expanded" else LAYOUTS[grad](d)
+    dy = ROW_GRADIENTS[grad](d)
     results = []
-    for layout, dense in ((LAYOUTS[of], dy), (LAYOUTS["contiguous"], dy.contiguous())):
+    for layout, dense in ((ROWS[of], dy), (ROWS["contiguous"], dy.contiguous())):
         inputs = [layout(g).detach().requires_grad_(), u.clone().requires_grad_()]
         results.append(outcome(swiglu(*inputs), inputs, dense))
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
     assert results[0][0].is_contiguous()
 
 
-@pytest.mark.parametrize("of", LAYOUTS)
+@pytest.mark.parametrize("of", ROWS)
 @pytest.mark.parametrize("gate_first", [True, False])
 def test_packed_halves_give_the_bits_of_two_tensors(of: str, gate_first: bool) -> None:
-    x = LAYOUTS[of](torch.randn(3, 5, 16)).detach().requires_grad_()
+    x = ROWS[of](torch.randn(3, 5, 16)).detach().requires_grad_()
     dy = torch.randn(3, 5, 8)
     y, dx = outcome(gated_packed(x, "gelu", gate_first=gate_first), [x], dy)
     halves = [t.contiguous().requires_grad_() for t in x.detach().chunk(2, -1)]

@@ -10,24 +10,16 @@ from torch.nn import functional as F
 
 from gradwatch.fused import group_norm_silu, swap
 from gradwatch.kernels.group_norm import group_norm
+from tests.kernels.interpreter.layouts import (
+    FORMATS,
+    IMAGE_GRADIENTS,
+    IMAGES,
+    IMAGES_AND_GRADIENTS,
+    in_formats,
+)
 
 Check = Callable[..., None]
 FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
-
-FORMATS: dict[str, Callable[[Tensor], Tensor]] = {
-    "contiguous": lambda x: x.contiguous(),
-    "channels last": lambda x: (
-        x.contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x
-    ),
-}
-LAYOUTS = FORMATS | {
-    "every second": lambda x: torch.stack([x, x * 0 + 7], -1).flatten(-2)[..., ::2],
-    "transposed": lambda x: x.transpose(-1, -2).contiguous().transpose(-1, -2),
-    "offset": lambda x: torch.cat([x.new_ones(3), x.flatten()])[3:].view(x.shape),
-    "every second channel, last": lambda x: FORMATS["channels last"](x.repeat_interleave(2, 1))[
-        :, ::2
-    ],
-}
 
 
 class Case(NamedTuple):
@@ -54,16 +46,6 @@ CASES = [
     Case((2, 32, 9, 9), 8, x=BF16, y=BF16),
     Case((2, 32, 9, 9), 8, x=BF16, y=BF16, weight=BF16, silu=False),
     Case((2, 32, 9, 9), 8, x=FP16, y=FP16, weight=FP16),
-]
-
-
-# Both formats for some, one or the other for the rest: interpreting is slow.
-BOTH = 3
-IN_FORMATS = [
-    (case, layout)
-    for i, case in enumerate(CASES)
-    for j, layout in enumerate(FORMATS)
-    if i < BOTH or (i + j) % 2
 ]
 
 
@@ -98,7 +80,7 @@ def stock(case: Case, inputs: list[Tensor], dy: Tensor, dtype: torch.dtype) -> l
     return gradients(F.silu(y) if case.silu else y, copies, dy)
 
 
-@pytest.mark.parametrize(("case", "layout"), IN_FORMATS, ids=str)
+@pytest.mark.parametrize(("case", "layout"), in_formats(CASES), ids=str)
 def test_the_error_is_at_most_twice_the_stock_operations(
     case: Case, layout: str, no_worse_than_stock: Check, rounded_once: Check
 ) -> None:
@@ -139,16 +121,12 @@ def test_groups_in_one_program_give_what_two_passes_give(
         torch.testing.assert_close(a, b, rtol=8 * eps, atol=16 * torch.finfo(FP32).eps)
 
 
-@pytest.mark.parametrize(
-    ("of", "grad"),
-    [(of, "expanded") for of in LAYOUTS] + [("every second", grad) for grad in LAYOUTS],
-)
+@pytest.mark.parametrize(("of", "grad"), IMAGES_AND_GRADIENTS)
 def test_every_layout_gives_the_bits_of_the_dense_one(of: str, grad: str) -> None:
     case = Case((2, 6, 4, 5), 3)
     dense = tensors(case, FORMATS["channels last" if "last" in of else "contiguous"])
-    dy = torch.randn(case.shape)
-    dy = torch.ones(()).expand(case.shape) if grad == "expanded" else LAYOUTS[grad](dy)
-    strided = [LAYOUTS[of](dense[0].detach()).requires_grad_(), *dense[1:]]
+    dy = IMAGE_GRADIENTS[grad](torch.randn(case.shape))
+    strided = [IMAGES[of](dense[0].detach()).requires_grad_(), *dense[1:]]
     results = [fused(case, inputs, dy) for inputs in (strided, dense)]
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
     assert results[0][0].stride() == results[1][0].stride()
@@ -228,6 +206,16 @@ def test_the_same_input_gives_the_same_bits_and_stays_as_it_was(layout: str) -> 
     assert all(torch.equal(a, b) for a, b in zip(inputs, before, strict=True))
 
 
+def check_traffic(case: Case, layout: str, bytes_each: tuple[int, int], ledger: Any) -> None:
+    """Hold the bytes moved by forward and backward against so many for each element."""
+    leaf, *affine = tensors(case, FORMATS[layout])
+    out = group_norm(leaf, case.groups, *affine, silu=True, dtype=case.y)
+    elements, forward = out.numel(), ledger.bytes
+    out.backward(torch.ones_like(out))
+    for moved, each in zip((forward, ledger.bytes - forward), bytes_each, strict=True):
+        assert elements * each <= moved <= 1.05 * elements * each
+
+
 @pytest.mark.parametrize(
     ("layout", "x", "y", "forward_bytes", "backward_bytes"),
     [("contiguous", FP32, FP32, 12, 20), ("channels last", BF16, FP32, 8, 14)],
@@ -238,14 +226,7 @@ def test_forward_takes_three_passes_and_backward_five(
 ) -> None:  # fmt: skip
     monkeypatch.setattr("gradwatch.kernels.group_norm._TILE", 64 * 1024)
     case = Case((2, 64, 64, 64), 8, x=x, y=y)
-    leaf, *affine = tensors(case, FORMATS[layout])
-    out = group_norm(leaf, case.groups, *affine, silu=True, dtype=y)
-    elements = out.numel()
-    assert elements * forward_bytes <= ledger.bytes <= 1.05 * elements * forward_bytes
-    forward = ledger.bytes
-    out.backward(torch.ones_like(out))
-    backward = ledger.bytes - forward
-    assert elements * backward_bytes <= backward <= 1.05 * elements * backward_bytes
+    check_traffic(case, layout, (forward_bytes, backward_bytes), ledger)
 
 
 @pytest.mark.parametrize(
@@ -257,14 +238,7 @@ def test_groups_in_one_program_are_read_and_written_once(
     ledger: Any,
 ) -> None:  # fmt: skip
     case = Case((8, 64, 16, 16), 4, x=x, y=y)
-    leaf, *affine = tensors(case, FORMATS[layout])
-    out = group_norm(leaf, case.groups, *affine, silu=True, dtype=y)
-    elements = out.numel()
-    assert elements * forward_bytes <= ledger.bytes <= 1.05 * elements * forward_bytes
-    forward = ledger.bytes
-    out.backward(torch.ones_like(out))
-    backward = ledger.bytes - forward
-    assert elements * backward_bytes <= backward <= 1.05 * elements * backward_bytes
+    check_traffic(case, layout, (forward_bytes, backward_bytes), ledger)
 
 
 def test_channels_that_do_not_split_are_refused() -> None:

@@ -10,20 +10,13 @@ from torch.nn import functional as F
 
 from gradwatch.fused import add_layer_norm, add_rms_norm
 from gradwatch.kernels.norm import norm
+from tests.kernels.interpreter.layouts import ROW_GRADIENTS, ROWS
 
 Check = Callable[..., None]
 FP32, BF16, FP16 = torch.float32, torch.bfloat16, torch.float16
 
 # As shipped, for the smaller cases: with it the larger ones would take a minute to interpret.
 TILE = 2048
-
-LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "contiguous": lambda x: x,
-    "every second": lambda x: torch.stack([x, x * 0 + 7], -1).flatten(-2)[..., ::2],
-    "transposed": lambda x: x.transpose(-1, -2).contiguous().transpose(-1, -2),
-    "offset": lambda x: torch.cat([x.new_ones(3), x.flatten()])[3:].view(x.shape),
-    "channels last": lambda x: x.permute(0, 2, 1).contiguous().permute(0, 2, 1),
-}
 
 
 class Case(NamedTuple):
@@ -96,17 +89,13 @@ def test_the_error_is_at_most_twice_the_stock_operations(
             rounded_once(got, true)
 
 
-@pytest.mark.parametrize("of", LAYOUTS)
-@pytest.mark.parametrize("grad", [*LAYOUTS, "expanded"])
+@pytest.mark.parametrize("of", ROWS)
+@pytest.mark.parametrize("grad", ROW_GRADIENTS)
 def test_every_layout_gives_the_bits_of_the_contiguous_one(of: str, grad: str) -> None:
     x, w, b = torch.randn(3, 5, 8), torch.randn(8), torch.randn(8)
-    dy = (
-        torch.ones(()).expand(3, 5, 8)
-        if grad == "expanded"
-        else LAYOUTS[grad](torch.randn(3, 5, 8))
-    )
+    dy = ROW_GRADIENTS[grad](torch.randn(3, 5, 8))
     results = []
-    for layout, dense in ((LAYOUTS[of], dy), (LAYOUTS["contiguous"], dy.contiguous())):
+    for layout, dense in ((ROWS[of], dy), (ROWS["contiguous"], dy.contiguous())):
         inputs = [t.requires_grad_() for t in (layout(x).detach(), w.clone(), b.clone())]
         results.append(gradients(norm(inputs[0], 8, *inputs[1:]), inputs, dense))
     assert all(torch.equal(a, c) for a, c in zip(*results, strict=True))
