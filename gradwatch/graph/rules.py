@@ -206,9 +206,9 @@ def judge_bound(graph: Graph, step: int) -> Finding | None:
         layer=LOSS,
         severity="info",
         step=step,
-        summary=f"the graph has more than {len(graph.nodes):,} nodes; what is behind them "
-        "was not looked at",
-        evidence={"nodes": len(graph.nodes), "nodes_of_earlier_steps": graph.earlier},
+        summary=f"the walk stopped at its bound, {len(graph.nodes):,} nodes from the loss on; what "
+        "is behind them was not looked at",
+        evidence={"nodes_seen": len(graph.nodes), "nodes_of_earlier_steps": graph.earlier},
         cause="a very deep model, a loop of very many small operations, or a graph that grows",
         remedy="nothing where that is meant; GraphOptions(most_nodes=...) walks further, to 20,000",
     )

@@ -12,7 +12,7 @@ from gradwatch.graph.rules import SHORTEST_RUN, Cut
 from gradwatch.graph.walk import Graph, Node
 from gradwatch.tables import Table
 
-COLUMNS = ("depth", "layer", "operation", "mark")
+COLUMNS = ("depth", "layer", "operation", "mark", "run", "in_a_row")
 MARKS = ("cut", "in-place", "saturating", "")
 MOST_OPERATIONS = 4
 # Operations that move nothing but a view: they fill a row and say nothing.
@@ -31,6 +31,8 @@ class Station(NamedTuple):
         last: Layer it ends in.
         operations: Operations in it, the loss's side first.
         mark: The gravest mark in it.
+        run: Number of the saturating run it belongs to, from 1; 0 if to none.
+        in_a_row: Saturating functions in that run.
     """
 
     depth: int
@@ -38,6 +40,8 @@ class Station(NamedTuple):
     last: str
     operations: tuple[str, ...]
     mark: str
+    run: int = 0
+    in_a_row: int = 0
 
 
 def spine(graph: Graph, cut: Cut | None, *, rows: int, step: int) -> Table:
@@ -53,9 +57,10 @@ def spine(graph: Graph, cut: Cut | None, *, rows: int, step: int) -> Table:
         step: Optimizer step.
 
     Returns:
-        A table named ``"graph"`` with the columns ``"depth"``, ``"layer"``, ``"operation"``
-        and ``"mark"``: empty, ``"saturating"`` (three and more in a row, with no way round
-        them), ``"in-place"`` or ``"cut"``.
+        A table named ``"graph"`` with the columns ``"depth"``, ``"layer"``, ``"operation"``,
+        ``"mark"``: empty, ``"saturating"`` (three and more in a row, with no way round
+        them), ``"in-place"`` or ``"cut"``; and for rows of a saturating run its number
+        (``"run"``) and how many functions it has (``"in_a_row"``).
     """
     way = _stations(graph)
     ends = _cut_rows(way, cut)
@@ -68,7 +73,14 @@ def spine(graph: Graph, cut: Cut | None, *, rows: int, step: int) -> Table:
         step=step,
         columns=COLUMNS,
         rows=tuple(
-            (each.depth, _layer(each), _words(each.operations), each.mark)
+            (
+                each.depth,
+                _layer(each),
+                _words(each.operations),
+                each.mark,
+                each.run or None,
+                each.in_a_row or None,
+            )
             for each in (*stations, *ends)
         ),
     )
@@ -79,33 +91,39 @@ def _stations(graph: Graph) -> list[Station]:
     deepest = max(range(len(graph.nodes)), key=lambda i: graph.nodes[i].depth, default=-1)
     nodes = [graph.nodes[index] for index in graph.way(deepest)]
     found = []
-    for node, runs in zip(nodes, _in_a_run(nodes), strict=True):
-        mark = "saturating" if runs else ""
+    for node, (run, in_a_row) in zip(nodes, _runs_of(nodes), strict=True):
+        mark = "saturating" if run else ""
         mark = "in-place" if (node.layer, node.operation) in edited else mark
         shown = () if node.operation in SILENT else (node.operation,)
         if shown or mark:
-            found.append(Station(node.depth, node.layer, node.layer, shown, mark))
+            found.append(Station(node.depth, node.layer, node.layer, shown, mark, run, in_a_row))
     return [_united(group) for _, group in groupby(found, key=lambda each: each.first)]
 
 
-def _in_a_run(nodes: Sequence[Node]) -> list[bool]:
-    """Tell of each node whether it is one of a few saturating ones with no way round them."""
-    marks, length, last = [], 0, 0
+def _runs_of(nodes: Sequence[Node]) -> list[tuple[int, int]]:
+    """Give of each node the number and the length of the run of saturating ones it belongs to.
+
+    Shorter ones than three, and nodes in none, have 0 and 0.
+    """
+    runs, number, length, last = [], 0, 0, 0
     # From the far end, where each run is at its full length.
     for node in reversed(nodes):
         saturates = node.operation in SATURATING
         if saturates:
-            length = length if 0 < node.saturating < last else node.saturating
+            goes_on = 0 < node.saturating < last
+            number += not goes_on
+            length = length if goes_on else node.saturating
             last = node.saturating
-        marks.append(saturates and length >= SHORTEST_RUN)
-    return marks[::-1]
+        runs.append((number, length) if saturates and length >= SHORTEST_RUN else (0, 0))
+    return runs[::-1]
 
 
 def _united(group: Iterable[Station]) -> Station:
     every = list(group)
     operations = tuple(name for each in every for name in each.operations)
     mark = min((each.mark for each in every), key=MARKS.index)
-    return Station(every[0].depth, every[0].first, every[-1].last, operations, mark)
+    run, in_a_row = next(((each.run, each.in_a_row) for each in every if each.run), (0, 0))
+    return Station(every[0].depth, every[0].first, every[-1].last, operations, mark, run, in_a_row)
 
 
 def _fitted(stations: list[Station], rows: int) -> list[Station]:

@@ -174,7 +174,8 @@ class _Walk:
                 if child not in found:
                     found[child] = None
                     queue.append(child)
-        return bool(queue)
+        # Leaves that are left over are seen all the same: they have nothing behind them.
+        return any(child is not None for node in queue for child, _ in node.next_functions)
 
     def _take(self, node: Any) -> None:  # noqa: ANN401 - an autograd node has no public type
         """Turn a node into plain values, and tell those below how a gradient gets there."""

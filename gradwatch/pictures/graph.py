@@ -1,6 +1,5 @@
 """The autograd graph in short: a chain from the loss down, with what blocks the gradient marked."""
 
-import re
 from itertools import groupby
 from typing import NamedTuple
 
@@ -23,9 +22,8 @@ LAYER_PIXELS = 330
 MARKS = ("cut", "in-place", "saturating")
 KINDS = {"": "circle", "saturating": "square", "cut": "cross", "in-place": "diamond"}
 UNKNOWN = "triangle"
-# A way round (a residual is added, parts are put together) keeps the gradient alive.
-HELP = {"add", "add_", "cat", "stack", "rows:"}
 DEPTH = "depth"
+NEEDED, RUNS = (DEPTH, "layer", "operation", "mark"), ("run", "in_a_row")
 
 
 class Link(NamedTuple):
@@ -36,26 +34,32 @@ class Link(NamedTuple):
         layer: Where it is.
         operation: What is done there.
         mark: ``""``, ``"saturating"``, ``"cut"`` or ``"in-place"``.
+        run: Which saturating run it belongs to; empty if to none.
+        in_a_row: How many functions that run has.
     """
 
     depth: str
     layer: str
     operation: str
     mark: str
+    run: str = ""
+    in_a_row: str = ""
 
 
 def graph_chain(table: Table, *, theme: Theme = LIGHT) -> Picture:
     """Draw a table of the autograd graph as a chain.
 
     Args:
-        table: Columns ``depth``, ``layer``, ``operation`` and ``mark``, the loss first. Of more
-            than 60 rows the unmarked ones are put together.
+        table: Columns ``depth``, ``layer``, ``operation`` and ``mark``, the loss first; with
+            ``run`` and ``in_a_row`` saturating runs are drawn as bars. Of more than 60 rows the
+            unmarked ones are put together.
         theme: Colours.
 
     Raises:
         ConfigurationError: If a column is missing.
     """
-    links = _fit([_link(row) for row in choose(table, Link._fields)])
+    told = NEEDED + tuple(name for name in RUNS if name in table.columns)
+    links = _fit([_link(row) for row in choose(table, told)])
     canvas = begin("Autograd graph", TOP + ROW * max(len(links), 1) + 16, theme)
     canvas.text((14, 46), cut(table.title, WIDTH - 28), colour=theme.muted)
     depth = 26 + max(text_width(link.depth) for link in [Link(DEPTH, "", "", ""), *links])
@@ -68,9 +72,9 @@ def graph_chain(table: Table, *, theme: Theme = LIGHT) -> Picture:
     if links:
         canvas.text((depth - 8, TOP - 4), DEPTH, 12, colour=theme.muted, anchor="rs")
     _draw_line(canvas, chain, links)
-    counts = {first: _count(links[first : last + 1]) for first, last in _runs(links)}
+    heads = {first for first, _ in _runs(links)}
     for index, link in enumerate(links):
-        shown = link._replace(operation=_said(link, counts.get(index, 0)))
+        shown = link._replace(operation=_said(link, heads_run=index in heads))
         _draw_link(canvas, shown, (depth + 20, TOP + ROW * (index + 0.5)), words)
     return Picture(
         "graph/chain", "Autograd graph", CAPTION, canvas.image, box_of(canvas, chain)
@@ -107,15 +111,11 @@ def _chunks(run: list[Link], size: int, *, marked: bool) -> list[Link]:
     ]
 
 
-def _count(run: list[Link]) -> int:
-    return sum(link.mark == "saturating" for link in run)
-
-
-def _said(link: Link, run: int) -> str:
+def _said(link: Link, *, heads_run: bool) -> str:
     """Say what is done, the mark, and at the first of several how many saturate in a row."""
     if not link.mark:
         return link.operation
-    more = f": the first of {run} in a row" if run > 1 else ""
+    more = f": the first of {link.in_a_row} in a row" if heads_run and link.in_a_row else ""
     return f"{link.operation}  ({link.mark}{more})"
 
 
@@ -138,19 +138,12 @@ def _draw_line(canvas: Canvas, chain: Rect, links: list[Link]) -> None:
 
 
 def _runs(links: list[Link]) -> list[tuple[int, int]]:
-    """Give first and last row of saturating functions with nothing between that helps."""
-    runs: list[tuple[int, int]] = []
+    """Give first and last row of each saturating run."""
+    rows: dict[str, list[int]] = {}
     for index, link in enumerate(links):
-        if link.mark == "saturating" and runs and not _helped(links[runs[-1][1] + 1 : index]):
-            runs[-1] = (runs[-1][0], index)
-        elif link.mark == "saturating":
-            runs.append((index, index))
-    return runs
-
-
-def _helped(between: list[Link]) -> bool:
-    words = {word for link in between for word in re.split(r"[ ,]+", link.operation)}
-    return bool(words & HELP) or any("norm" in word for word in words)
+        if link.run:
+            rows.setdefault(link.run, []).append(index)
+    return [(own[0], own[-1]) for own in rows.values()]
 
 
 def _draw_link(canvas: Canvas, link: Link, at: Point, words: int) -> None:

@@ -86,7 +86,7 @@ def test_neighbours_of_one_parent_are_put_together_first() -> None:
     net = nn.Sequential(*[nn.Sequential(nn.Linear(3, 3), nn.ReLU()) for _ in range(20)])
     seen = look(net, lambda: net(torch.ones(1, 3)).sum())
     rows = spine(seen, None, rows=30, step=0).rows
-    assert [row[1:] for row in rows[1:3]] == [
+    assert [row[1:4] for row in rows[1:3]] == [
         ("19", "relu, addmm", ""),
         ("18", "relu, addmm", ""),
     ]
@@ -157,4 +157,4 @@ def test_a_plain_loop_is_looked_at_from_the_outputs_of_its_model() -> None:
     session.finish()
     assert [(told.rule, told.layer) for told in sink.findings] == [("saturating_chain", "0")]
     assert [table.name for table in sink.tables] == ["graph"]
-    assert sink.tables[0].rows[0] == (0, "17", "sigmoid", "saturating")
+    assert sink.tables[0].rows[0] == (0, "17", "sigmoid", "saturating", 1, 9)

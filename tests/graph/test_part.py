@@ -68,8 +68,9 @@ def test_the_healthy_net_says_nothing_and_shows_its_longest_way(tell: Tell) -> N
     assert told.findings == []
     (table,) = told.tables
     assert (table.name, table.step) == ("graph", 0)
-    assert table.columns == ("depth", "layer", "operation", "mark")
-    assert table.rows == (
+    assert table.columns == ("depth", "layer", "operation", "mark", "run", "in_a_row")
+    assert [row[4:] for row in table.rows] == [(None, None)] * len(table.rows)
+    assert tuple(row[:4] for row in table.rows) == (
         (0, "<loss>", "div, nll_loss, log_softmax", ""),
         (3, "head", "addmm", ""),
         (4, "drop", "mul", ""),
@@ -191,7 +192,7 @@ def test_a_cut_between_modules_is_told_with_the_last_module_before_it(
     (finding,) = told.findings
     assert (finding.rule, finding.layer) == ("graph_cut", "middle")
     assert finding.evidence["chain"] == "<loss> → head → cut in middle → middle → net"
-    assert told.tables[0].rows[-2:] == (
+    assert tuple(row[:4] for row in told.tables[0].rows[-2:]) == (
         (4, "middle", "the graph is cut", "cut"),
         (4, "middle … net", "2 layer(s) not reached", ""),
     )

@@ -20,8 +20,11 @@ def make_table(name: str, columns: Sequence[str], rows: Sequence[tuple[Cell, ...
 
 
 def make_graph(*marks: str) -> Table:
-    rows = [(depth, f"net.{depth}", "addmm", mark) for depth, mark in enumerate(marks)]
-    return make_table("graph", ("depth", "layer", "operation", "mark"), rows)
+    rows: list[tuple[Cell, ...]] = [
+        (depth, f"net.{depth}", "addmm", mark, *((1, 9) if mark == "saturating" else (None, None)))
+        for depth, mark in enumerate(marks)
+    ]
+    return make_table("graph", (*Link._fields,), rows)
 
 
 def make_layers(*rows: tuple[str, float | None, float | None, str, float | None]) -> Table:
@@ -65,22 +68,18 @@ def test_the_line_ends_at_a_cut() -> None:
     assert inked("", "", "", "", "") > 2 * inked("", "cut", "", "", "")
 
 
-@pytest.mark.parametrize(
-    ("between", "runs"),
-    [
-        ("addmm", [(0, 2)]),
-        ("addmm, dropout", [(0, 2)]),
-        ("native_layer_norm", [(0, 0), (2, 2)]),
-        ("addmm, add", [(0, 0), (2, 2)]),
-        ("cat ×2", [(0, 0), (2, 2)]),
-    ],
-)
-def test_saturating_functions_are_one_run_unless_something_helps(
-    between: str, runs: list[tuple[int, int]]
-) -> None:
-    operations = [("sigmoid", "saturating"), (between, ""), ("sigmoid", "saturating")]
-    links = [Link("0", "net", operation, mark) for operation, mark in operations]
-    assert _runs(links) == runs
+def test_rows_of_one_number_are_one_run_whatever_their_words() -> None:
+    runs = ["", "2", "", "2", "1", "", "1"]
+    links = [Link(str(i), "net", "add, norm", "", run) for i, run in enumerate(runs)]
+    assert _runs(links) == [(1, 3), (4, 6)]
+
+
+def test_a_table_that_tells_no_runs_is_drawn_without_bars() -> None:
+    table = make_graph("saturating", "", "saturating", "")
+    rows = [row[:4] for row in table.rows]
+    plain = graph_chain(make_table("graph", table.columns[:4], rows))
+    column = pixels(plain)[:, round(plain.box[0] * plain.image.width) + 20]
+    assert 0 < (column == np.asarray(ORANGE)).all(axis=1).sum() < ROW
 
 
 def test_a_run_is_a_bar() -> None:
