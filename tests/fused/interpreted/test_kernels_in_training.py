@@ -11,6 +11,7 @@ from gradwatch import FusedBackwardOptions, MemorySink
 from gradwatch.callbacks import FusedBackward
 from gradwatch.fused.providers import Bundled
 from tests.fused.lab import QUICK, Net, Offers, quick, run_trial
+from tests.fused.nets import ResidualBlock
 from tests.kit import Calm, build, fingerprint, fit, make_loader
 
 
@@ -101,6 +102,8 @@ class Grouped(nn.Module):
         (Gate, (4, 8), "silu gate"),
         (Basic, (2, 2, 3, 3), "BatchNorm2d → add → relu"),
         (Grouped, (2, 4, 3, 3), "GroupNorm → silu"),
+        # Its norm lies in a child of a child.
+        (lambda: ResidualBlock(2), (2, 2, 3, 3), "BatchNorm2d → add → relu"),
     ],
 )
 def test_a_chain_runs_as_one_kernel(make: Any, shape: tuple[int, ...], kind: str) -> None:
