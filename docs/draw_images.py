@@ -11,8 +11,8 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor, nn
 
 import gradwatch
-from gradwatch import MemorySink
-from gradwatch.callbacks import GradWatch
+from gradwatch import FusedBackwardOptions, MemorySink
+from gradwatch.callbacks import FusedBackward, GradWatch
 from gradwatch.history import History
 from gradwatch.pictures import gallery
 
@@ -50,6 +50,56 @@ class Chain(LightningModule):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Give Adam at its usual rate."""
         return torch.optim.Adam(self.parameters(), lr=1e-3)
+
+
+class RootMeanSquare(nn.Module):
+    """The norm of a transformer (Zhang and Sennrich 2019) as it is mostly written by hand."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(width)), 1e-6
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Give each row with a mean square of one."""
+        spread = x.float().pow(2).mean(-1, keepdim=True)
+        return self.weight * (x * torch.rsqrt(spread + self.eps)).to(x.dtype)
+
+
+def convolve(inputs: int, outputs: int) -> nn.Module:
+    """Give a convolution with its norm and activation."""
+    convolution = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(outputs), nn.ReLU())
+
+
+class Convolving(LightningModule):
+    """Convolutions whose layout can be tried, and norms by hand over all they give."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolutions = nn.Sequential(convolve(1, 32), *(convolve(32, 32) for _ in range(5)))
+        self.norms = nn.Sequential(*(RootMeanSquare(32 * 64) for _ in range(4)))
+        self.head = nn.Linear(32 * 64, 10)
+
+    def training_step(self, batch: list[Tensor]) -> Tensor:
+        """Give the loss of a batch of images and labels."""
+        x = self.norms(self.convolutions(batch[0][:, None]).flatten(1))
+        return nn.functional.cross_entropy(self.head(x), batch[1])
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Give Adam at its usual rate."""
+        return torch.optim.Adam(self.parameters(), lr=1e-3)
+
+
+def try_changes(module: LightningModule) -> MemorySink:
+    """Train until the trial is over; torch's own fused norm and channels_last can be tried."""
+    kept = MemorySink()
+    options = FusedBackwardOptions(min_elements=1 << 12, most_pairs=24)
+    watch = FusedBackward(options, sinks=[kept])
+    Trainer(
+        max_steps=14, accelerator="cpu", callbacks=[watch], logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    ).fit(module, images())  # fmt: skip
+    return kept
 
 
 def fit(
@@ -109,6 +159,8 @@ def main() -> None:
     draw(fit(Digits(), steps=300, clip=1.5, adaptive_lr=True), TRANSFORMER)
     torch.manual_seed(0)
     draw(fit(Digits(), steps=40, roofline=True), {"roofline/chart": "roofline"})
+    torch.manual_seed(0)
+    draw(try_changes(Convolving()), {"fused/chart": "trials"})
     draw(train_in_half(Chain(nn.ReLU, 3).net), {"grad/loss_scale": "loss_scale"})
 
 

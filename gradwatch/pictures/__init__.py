@@ -12,6 +12,7 @@ from gradwatch.pictures.roofline import roofline
 from gradwatch.pictures.scaler import loss_scale
 from gradwatch.pictures.theme import DARK, LIGHT, Theme
 from gradwatch.pictures.totals import total_norm
+from gradwatch.pictures.trials import trials
 
 __all__ = [
     "DARK",
@@ -27,5 +28,6 @@ __all__ = [
     "profile",
     "roofline",
     "total_norm",
+    "trials",
     "update_ratio",
 ]

@@ -18,6 +18,7 @@ from gradwatch.pictures.series import find
 from gradwatch.pictures.theme import LIGHT, Theme
 from gradwatch.pictures.totals import KEYS as TOTAL_KEYS
 from gradwatch.pictures.totals import total_norm
+from gradwatch.pictures.trials import can_draw, trials
 from gradwatch.tables import Table
 
 Draw = Callable[..., Picture]
@@ -53,7 +54,7 @@ def gallery(
     Args:
         history: The run so far.
         tables: Tables by their name; ``"graph"`` is drawn as a chain, ``"roofline"`` with
-            ``"ceilings"`` as a chart, others are left alone.
+            ``"ceilings"`` as a chart, ``"trials"`` as intervals; others are left alone.
         theme: Colours.
 
     Returns:
@@ -69,3 +70,5 @@ def _of_tables(tables: Mapping[str, Table], theme: Theme) -> Iterator[Picture]:
         yield graph_chain(tables["graph"], theme=theme)
     if "ceilings" in tables and "roofline" in tables and tables["roofline"].rows:
         yield roofline(tables["roofline"], tables["ceilings"], theme=theme)
+    if "trials" in tables and can_draw(tables["trials"]):
+        yield trials(tables["trials"], theme=theme)
