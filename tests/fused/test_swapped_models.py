@@ -136,13 +136,35 @@ def outcome(model: nn.Module, batch: Any) -> list[Tensor]:
 
 def test_chains_are_found_where_the_data_flow_proves_them(tried: Any) -> None:
     _, result = tried
-    assert [(each.layer, each.kind) for each in result.kept] == [
-        ("basic", "BatchNorm2d → relu, BatchNorm2d → add → relu"),
-        ("block", "add → LayerNorm, Linear → gelu"),
-        ("norm", "LayerNorm"),
+    assert {(each.layer, each.kind): sorted(each.skipped) for each in result.kept} == {
+        ("basic", "BatchNorm2d → relu, BatchNorm2d → add → relu"):
+            ["basic.bn1", "basic.bn2", "basic.relu"],
+        ("block", "add → LayerNorm, Linear → gelu"): ["block.norm", "block.up"],
+        ("norm", "LayerNorm"): [],
+    }  # fmt: skip
+    # One row each: what lies in a chain is not tried beside it, and nothing was refused.
+    assert [(row.layers, row.verdict) for row in result.rows] == [
+        (("basic",), "kept"), (("block",), "kept"), (("norm",), "kept"),
+    ]  # fmt: skip
+
+
+class Lone(nn.Module):
+    """Such a block, and no norm outside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block, self.head = Block(16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.block(x, x.flip(1)))
+
+
+def test_a_norm_that_lies_in_a_kept_chain_is_told_to_be_part_of_it() -> None:
+    result = run_trial(Lone(), [Chains()], make_batch(), mode="force")
+    assert [(row.layers, row.kind, row.verdict, row.reason) for row in result.rows] == [
+        (("block",), "add → LayerNorm, Linear → gelu", "kept", "forced"),
+        (("block.norm",), "LayerNorm", "not tried", "it is part of a chain that was kept"),
     ]
-    covered = [row for row in result.rows if row.verdict == "not tried"]
-    assert covered == []
 
 
 def test_the_swapped_model_computes_what_the_stock_one_does(worn: Both, tried: Any) -> None:
