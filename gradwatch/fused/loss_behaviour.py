@@ -24,8 +24,8 @@ from gradwatch.fused.loss_forms import (
     UNREACHED,
     LossForm,
     loss_reference,
-    plain_state,
 )
+from gradwatch.fused.losses import stands_on
 from gradwatch.fused.runs import bare_copy
 from gradwatch.non_finite.capture import rng_preserved
 
@@ -124,7 +124,7 @@ class _Twin(NamedTuple):
 def _recognised(module: nn.Module, x: Tensor, dim: int) -> LossForm | None:
     with rng_preserved(), torch.autocast(x.device.type, enabled=False), torch.enable_grad():
         twin = _Twin(bare_copy(module).to("cpu", torch.float64), x, dim)
-        before = plain_state(twin.module)
+        before = stands_on(twin.module)
         numbers = set(_numbers(module))
         marks = list(dict.fromkeys([*_whole(numbers), *USUAL_IGNORED]))
         forms = twin.agrees(_plain_forms(twin, numbers), _plain_probes(twin, marks))
@@ -132,7 +132,7 @@ def _recognised(module: nn.Module, x: Tensor, dim: int) -> LossForm | None:
         forms = [form._replace(ignore_index=mark, negative=way) for form, mark, way in ways]
         forms = twin.agrees(forms, _marked_probes(twin, [*marks, *STRAY, twin.classes]))
         # What it notes down in itself, somebody reads.
-        if not forms or plain_state(twin.module) != before:
+        if not forms or stands_on(twin.module) != before:
             return None
         return forms[0]._replace(promotes=_promotes(twin))
 

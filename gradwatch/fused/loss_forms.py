@@ -1,20 +1,18 @@
-"""The forms of a softmax cross-entropy, and what a form stands on."""
+"""The forms of a softmax cross-entropy of logits and class indices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-__all__ = ["NEGATIVE", "REDUCTIONS", "UNREACHED", "LossForm", "loss_reference", "plain_state"]
+__all__ = ["NEGATIVE", "REDUCTIONS", "UNREACHED", "LossForm", "loss_reference"]
 
 # No class and no index of anything: rows that are left out are marked with it.
 UNREACHED = -(1 << 40)
-# The mode is probed, and a swap stands on the instance.
-OWN = ("training", "forward")
 
 
 class LossForm(NamedTuple):
@@ -86,29 +84,3 @@ def loss_reference(form: LossForm, x: Tensor, target: Tensor) -> Tensor:
         return rows
     counted = (~left_out).sum()
     return REDUCTIONS[form.reduction](rows.sum(), counted, rows.numel())
-
-
-def plain_state(module: nn.Module) -> tuple[object, ...]:
-    """Give the numbers, flags and texts a module and its children hold: what a form stands on.
-
-    Args:
-        module: The module.
-    """
-    return tuple((type(each), *_held(vars(each))) for each in module.modules())
-
-
-def _held(values: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    return ((name, _plain(each)) for name, each in values.items() if name not in OWN)
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, bool | int | float | str | type(None)):
-        return value
-    if isinstance(value, list | tuple):
-        return tuple(_plain(each) for each in value)
-    if isinstance(value, set | frozenset):
-        return frozenset(_plain(each) for each in value)
-    held = value if isinstance(value, dict) else getattr(value, "__dict__", None)
-    if held is None:
-        return id(value)
-    return tuple((name, own) for name, own in held.items() if isinstance(own, int | float | str))

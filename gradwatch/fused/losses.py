@@ -15,14 +15,15 @@ from torch.nn import functional as F
 
 from gradwatch.fused._checks import autocast_dtype, refuse_call
 from gradwatch.fused._cross_entropy import cross_entropy
-from gradwatch.fused.guards import carries_hook
-from gradwatch.fused.loss_forms import NEGATIVE, REDUCTIONS, UNREACHED, LossForm, plain_state
+from gradwatch.fused.guards import carries_hook, settings
+from gradwatch.fused.loss_forms import NEGATIVE, REDUCTIONS, UNREACHED, LossForm
 from gradwatch.fused.operation import Function
 
 __all__ = [
     "fused_cross_entropy",
     "fused_loss",
     "refuse_loss",
+    "stands_on",
     "stock_cross_entropy",
     "torch_loss",
     "while_unchanged",
@@ -106,11 +107,11 @@ def while_unchanged(module: nn.Module) -> Callable[[Function], Function]:
     Args:
         module: The module.
     """
-    known = _stands_on(module)
+    known = stands_on(module)
 
     def build(fused: Function) -> Function:
         def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the stock one's
-            if _stands_on(self) != known:
+            if stands_on(self) != known:
                 return type(self).forward(self, *args, **kwargs)
             return fused(self, *args, **kwargs)
 
@@ -119,10 +120,15 @@ def while_unchanged(module: nn.Module) -> Callable[[Function], Function]:
     return build
 
 
-def _stands_on(module: nn.Module) -> tuple[object, ...]:
-    """Give the module's state, and whether a child has got a hook, which must fire."""
-    hooked = tuple(carries_hook(each) for each in module.modules() if each is not module)
-    return hooked, plain_state(module)
+def stands_on(module: nn.Module) -> tuple[object, ...]:
+    """Give what a form was recognised with: the numbers of a module and of its children.
+
+    Args:
+        module: The module. A child that has got a hook must be called.
+    """
+    inner = (each for each in module.modules() if each is not module)
+    hooked = tuple(carries_hook(each) for each in inner)
+    return hooked, tuple((type(each), settings(each)) for each in module.modules())
 
 
 def _unfit(form: LossForm, args: tuple[Any, ...]) -> str | None:

@@ -13,7 +13,7 @@ from gradwatch.fused.losses import stock_cross_entropy
 from gradwatch.fused.providers import Bundled, Site
 from gradwatch.fused.trial import Result
 from gradwatch.fused.wardrobe import Wardrobe
-from tests.fused.lab import run_trial
+from tests.fused.lab import make_batch, run_trial
 from tests.fused.words import WORDS, Way, Words
 
 IDS = torch.randint(0, WORDS, (2, 6), generator=torch.Generator().manual_seed(2))
@@ -181,3 +181,39 @@ def on_a_slice(self: Any, logits: Tensor, targets: Tensor) -> Tensor:
 def test_targets_that_the_forward_shifts_by_hand_are_written_down() -> None:
     _, result = tried(on_a_slice)
     assert [each.kind for each in result.kept] == ["cross-entropy"]
+
+
+class Cooled(nn.Module):
+    """A loss of its own, around torch's: only the function in it can be taken over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.temperature = 0.5
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        loss = F.cross_entropy(x / self.temperature, target, reduction="none")
+        return ((1 - (-loss).exp()) ** 2 * loss).mean()
+
+
+class WithALoss(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.loss = nn.Linear(16, 3), Cooled()
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return self.loss(self.head(x), target)
+
+
+def test_one_inside_a_loss_that_is_another_is_found_there() -> None:
+    model = WithALoss()
+    result = run_trial(
+        model, [Losses()], make_batch(), mode="force", loss=lambda each, batch: each(*batch)
+    )
+    assert [(each.layer, each.kind) for each in result.kept] == [("loss", "cross-entropy")]
+    wardrobe = Wardrobe()
+    wardrobe.wear(result.kept)
+    CALLS.clear()
+    worn = model(*make_batch())
+    assert len(CALLS) == 1
+    wardrobe.take_off()
+    torch.testing.assert_close(worn, model(*make_batch()))
