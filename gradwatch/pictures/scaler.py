@@ -12,11 +12,12 @@ from gradwatch.pictures.scale import Scale, Tick, linear_scale, log_scale
 from gradwatch.pictures.series import Series, draw, entries, extremes, find, steps_of
 from gradwatch.pictures.theme import LIGHT, Theme
 
-TITLE = "Loss scale and skipped steps"
+TITLE, COUNTS = "Loss scale and skipped steps", "Skipped steps"
 CAPTION = (
     "The scale halves at an overflow and doubles after a quiet stretch; below, how many steps"
     " had a non-finite gradient and how many were skipped so far: few at the start are normal."
 )
+COUNTED = "How many steps had a non-finite gradient so far, and how many were skipped."
 KEYS = ("grad/loss_scale", "grad/skipped", "grad/non_finite")
 MOST_TICKS = 6
 
@@ -32,9 +33,13 @@ def loss_scale(history: History, *, theme: Theme = LIGHT) -> Picture:
     skipped = find(history, KEYS[1], theme, first_colour=1)
     bad = find(history, KEYS[2], theme, first_colour=3)
     line = Timeline(
-        "grad/loss_scale", TITLE, CAPTION, steps=steps_of(scale, skipped, bad),
-        heights=(150, 110) if scale else (150,), theme=theme,
-    )  # fmt: skip
+        "grad/loss_scale",
+        TITLE if scale else COUNTS,
+        CAPTION if scale else COUNTED,
+        steps=steps_of(scale, skipped, bad),
+        heights=(150, 110) if scale else (150,),
+        theme=theme,
+    )
     if scale:
         axis = log_scale(*extremes(scale))
         draw(line.panel(axis, "loss scale", ticks=_powers_of_two(axis)), scale)

@@ -11,9 +11,10 @@ from gradwatch.pictures.theme import LIGHT, Theme
 from gradwatch.readings import FloatArray, IntArray
 
 TITLE = "Total gradient norm"
-CAPTION = (
-    "The norm of all gradients together before and after clipping (the band holds the extremes"
-    " of each bin of steps); below, the share of the steps so far that were clipped."
+NORM = "The norm of all gradients together{} (the band holds the extremes of each bin of steps){}."
+BOTH, RATE = (
+    " before and after clipping",
+    "; below, the share of the steps so far that were clipped",
 )
 PERCENTS = (Tick(0.0, "0 %"), Tick(0.5, "50 %"), Tick(1.0, "100 %"))
 KEYS = ("grad/norm", "grad/norm_clipped", "grad/clip_rate")
@@ -31,9 +32,13 @@ def total_norm(history: History, *, theme: Theme = LIGHT) -> Picture:
     rate = find(history, KEYS[2], theme)
     steps = steps_of(before, after, rate)
     line = Timeline(
-        "flow/total_norm", TITLE, CAPTION, steps=steps, heights=(250, 90) if rate else (250,),
+        "flow/total_norm",
+        TITLE,
+        NORM.format(BOTH if after else "", RATE if rate else ""),
+        steps=steps,
+        heights=(250, 90) if rate else (250,),
         theme=theme,
-    )  # fmt: skip
+    )
     bad = _bad_places(history, steps[1])
     marks = [Entry("NaN or Inf", theme.non_finite, "cross")] if bad.size else []
     scale = log_scale(*extremes(before, after))

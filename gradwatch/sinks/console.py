@@ -31,12 +31,17 @@ MOST_LAYERS = 8
 MOST_FINDINGS = 5
 MOST_TOTALS = 5
 MOST_NAMES = 3
-LEAST_WIDTH = 80
+LEAST_WIDTH = 40
+# The first ones stay where a terminal is narrow.
 NUMBERS = ("gradient", "median", "update", "weight")
-# What the columns beside the name take, gaps included.
-TABLE_REST = 4 * (len("1.23e-45") + 2) + len("no gradient") + 2
+# What a column of numbers and that of the state take, gaps included.
+NUMBER, STATE = len("1.23e-45") + 2, len("no gradient") + 2
+# A name is cut to no less while a column of numbers can give way.
+NAME = 16
 STYLES: dict[Severity, str] = {"info": "cyan", "warning": "yellow", "error": "bold red"}
 SHOWN_TOTALS = ("grad/norm", "grad/clip_rate", "grad/non_finite", "grad/skipped")
+# Not worth a word as long as they are zero.
+COUNTS = ("grad/non_finite", "grad/skipped")
 
 
 class ConsoleSink:
@@ -61,7 +66,7 @@ class ConsoleSink:
             write: Is handed whole blocks of lines, without the last newline.
             color: Write terminal colours; None: only where ``write`` is the usual one and
                 the standard output is a terminal.
-            width: Characters per line; None: the terminal's, at least 80.
+            width: Characters per line; None: the terminal's, at least 40.
         """
         self._write = write
         self._color = color
@@ -75,7 +80,7 @@ class ConsoleSink:
 
     def start(self, coverage: Sequence[Coverage]) -> None:
         """Say what is watched, and what is not and why."""
-        self._write(coverage_line(coverage))
+        self._write(_wrapped(coverage_line(coverage), self._columns()))
 
     def record(self, record: StepRecord) -> None:
         """Keep what the table at the end needs."""
@@ -111,13 +116,16 @@ class ConsoleSink:
 
     def _summary(self, last: StepRecord) -> "list[RenderableType]":
         # Several optimizers have a total each: the prefix is followed by their name.
-        shown = [key for key in last.scalars if key.startswith(SHOWN_TOTALS)]
-        totals = ", ".join(f"{key} {last.scalars[key]:.4g}" for key in shown[:MOST_TOTALS])
+        told = {key: value for key, value in last.scalars.items() if key.startswith(SHOWN_TOTALS)}
+        shown = [key for key, value in told.items() if value or not key.startswith(COUNTS)]
+        shown.sort(key=lambda key: key.startswith(COUNTS))
+        totals = ", ".join(f"{key} {told[key]:.4g}" for key in shown[:MOST_TOTALS])
         head = (
             f"gradwatch: {counted(last.step + 1, 'step')}, {counted(len(self._first), 'finding')}"
         )
         rows = self._rows()
-        parts: list[RenderableType] = [f"{head}; at the last step: {totals}" if totals else head]
+        head = f"{head}; at the last step: {totals}" if totals else head
+        parts: list[RenderableType] = [_wrapped(head, self._columns())]
         return [*parts, *([_table(rows, self._columns())] if rows else []), *self._finding_lines()]
 
     def _rows(self) -> list[tuple[str, ...]]:
@@ -198,11 +206,15 @@ def _reasons(parts: Sequence[Coverage]) -> str:
     return ", ".join(told)
 
 
+def _wrapped(text: str, width: int) -> str:
+    return textwrap.fill(text, width, subsequent_indent="  ")
+
+
 def _block(finding: Finding, width: int) -> "Text":
     from rich.text import Text
 
     head, *rest = finding.lines()
-    title = textwrap.fill(f"gradwatch {finding.severity}: {head}", width, subsequent_indent="  ")
+    title = _wrapped(f"gradwatch {finding.severity}: {head}", width)
     # Under the text of the first line, which stands behind the word that names it.
     lines = [textwrap.fill(line, width, subsequent_indent=" " * 12) for line in rest]
     text = Text(title, style=STYLES[finding.severity])
@@ -215,11 +227,13 @@ def _table(rows: Sequence[tuple[str, ...]], width: int) -> "RichTable":
 
     table = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
     table.add_column("layer", no_wrap=True)
-    for name in NUMBERS:
+    longest = min(max(len(layer) for layer, *_ in rows), NAME)
+    shown = max(min((width - STATE - longest) // NUMBER, len(NUMBERS)), 1)
+    for name in NUMBERS[:shown]:
         table.add_column(name, justify="right", no_wrap=True, min_width=len("1.23e-45"))
     table.add_column("state", no_wrap=True, min_width=len("no gradient"))
-    for layer, *cells in rows:
-        table.add_row(_end(layer, width - TABLE_REST), *cells)
+    for layer, *cells, state in rows:
+        table.add_row(_end(layer, width - STATE - shown * NUMBER), *cells[:shown], state)
     return table
 
 
