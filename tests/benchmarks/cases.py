@@ -66,6 +66,7 @@ KINDS = {
     "d06": "schedulers and a rate that is adapted",
     "d10": "no logger, dry run, several loggers",
     "d11": "training step that returns None",
+    "d14": "NaN on one rank of two",
     "d15": "zero norms in the rate's ratio",
     "d16": "two fits, exceptions and Ctrl-C",
     "d20": "rate taken back in time, skipped steps included",
