@@ -29,6 +29,8 @@ __all__ = [
     "while_unchanged",
 ]
 
+SECOND = "its classes come second: a copy to put them last costs what the kernel saves"
+
 Reduced = Callable[[Tensor, Tensor, int, str], Tensor]
 """(logits, class indices, the one left out, reduction) → loss."""
 
@@ -96,6 +98,8 @@ def refuse_loss(form: LossForm, args: tuple[Any, ...]) -> str | None:
     Returns:
         The reason, or ``None``.
     """
+    if form.dim == 1:
+        return SECOND
     return _unfit(form, args) or refuse_call(args[0])
 
 
@@ -152,7 +156,7 @@ def _fused(form: LossForm, x: Tensor, target: Tensor) -> Tensor:
 
     def reduced(x: Tensor, index: Tensor, left_out: int, reduction: str) -> Tensor:
         return cross_entropy(
-            x.movedim(form.dim, -1), index, ignore_index=left_out, reduction=reduction,
+            x, index, ignore_index=left_out, reduction=reduction,
             label_smoothing=form.smoothing, dtype=torch.float32,
         )  # fmt: skip
 

@@ -262,3 +262,40 @@ def test_torch_offers_its_own_function_and_the_kernel_says_where_it_runs() -> No
     assert told["torch"] == ("kept", "forced")
     assert told["gradwatch"][0] == "refused"
     assert told["gradwatch"][1].startswith("kernels run on CUDA devices")
+
+
+class OfPixels(nn.Module):
+    """A class for each pixel, and one that is left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.void = 2
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        counts = target != self.void
+        log_p = x.log_softmax(1).gather(1, target.unsqueeze(1)).squeeze(1)
+        return -(log_p * counts).sum() / counts.sum().clamp(min=1)
+
+
+class Dense(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.loss = nn.Conv2d(1, 3, 1), OfPixels()
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return self.loss(self.head(x), target)
+
+
+def test_a_dense_loss_is_swapped_for_torchs_own() -> None:
+    model, batch = Dense(), (torch.randn(2, 1, 3, 3), torch.arange(18).view(2, 3, 3) % 3)
+    result = run_trial(
+        model, [TorchFused()], batch, mode="force", loss=lambda each, given: each(*given)
+    )
+    assert [each.key for each in result.kept] == [("loss", "cross-entropy by hand", "torch")]
+    wardrobe = Wardrobe()
+    for target in (batch[1], torch.full_like(batch[1], 2)):
+        wardrobe.take_off()
+        stock = model(batch[0], target)
+        wardrobe.wear(result.kept)
+        torch.testing.assert_close(model(batch[0], target), stock)
+    wardrobe.take_off()
