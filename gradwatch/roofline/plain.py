@@ -74,7 +74,7 @@ def profile(
         ('<root>', 'launch-bound')
     """
     chosen = options or RooflineOptions()
-    _refuse(module, chosen)
+    _refuse(module, batch, chosen)
     model, study = unwrap(module), Study(unwrap(module), chosen)
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.inference_mode(mode=False))
@@ -91,17 +91,24 @@ def profile(
     return assemble(evidence, known)
 
 
-def _refuse(module: object, options: object) -> None:
+def _refuse(module: object, batch: object, options: object) -> None:
     if not isinstance(module, nn.Module):
         message = f"profile takes a torch.nn.Module; got {type(module).__name__}"
         raise ConfigurationError(message)
     if not isinstance(options, RooflineOptions):
         message = f"options must be RooflineOptions(...); got {options!r}"
         raise ConfigurationError(message)
-    if any(own.device.type == "meta" for own in module.parameters()):
+    own = (*module.named_parameters(), *module.named_buffers())
+    empty = next((name for name, tensor in own if tensor.is_meta), "")
+    if empty:
         raise ConfigurationError(
-            "the module is on the meta device, where nothing runs: profile it on a real one, "
-            "module.to_empty(device=...)"
+            f"{empty} is on the meta device, where nothing runs: give the module room first, "
+            "module.to_empty(device=...), then values, by load_state_dict or its initialisation"
+        )
+    if any(tensor.is_meta for tensor in tensors_in(batch)):
+        raise ConfigurationError(
+            "the batch is on the meta device, where nothing runs: give one with values, such as "
+            "torch.randn_like(batch, device=...)"
         )
 
 

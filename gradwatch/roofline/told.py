@@ -39,6 +39,8 @@ KERNEL_COLUMNS = (
     "its output is read at once by",
     "the two could be one",
 )
+# Share of a step by which its phases may miss it and nothing is said.
+MISSED = 0.01
 # Parts of other phases: their time is not to be added to the rest.
 _WITHIN = {COMMUNICATION: "within backward", HIDDEN: "within communication"}
 
@@ -144,9 +146,13 @@ def _phases(profile: Profile, step: int) -> Table:
         )
         for name, seconds in profile.phases.items()
     )
+    title = f"Where a step of {profile.step_seconds * 1e3:,.4g} ms goes, without the profiler"
+    # Each is a median over the steps: of steps that differ, those of the parts miss the whole's.
+    if abs(whole - profile.step_seconds) > MISSED * profile.step_seconds:
+        title += f" (each a median; together {whole * 1e3:,.4g} ms, as no step is like another)"
     return Table(
         name="phases",
-        title=f"Where a step of {profile.step_seconds * 1e3:,.4g} ms goes, without the profiler",
+        title=title,
         step=step,
         columns=("phase", "time (ms)", "share (%)", "note"),
         rows=rows,
