@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
@@ -91,7 +92,7 @@ def out_of_reach(
     told: Sequence[Candidate | Refusal],
     providers: Sequence[Provider],
     min_elements: int,
-) -> Iterator[Refusal]:
+) -> list[Refusal]:
     """Say of each loss that is called as a function where nothing can be swapped what to do.
 
     Args:
@@ -101,18 +102,19 @@ def out_of_reach(
         providers: Who may offer something.
         min_elements: Logits smaller than this are not spoken of.
 
-    Yields:
-        A refusal for each provider that knows something of such a loss.
+    Returns:
+        A refusal for each place and each provider that knows something of such a loss.
     """
     names = {each: clean_name(name) for name, each in model.named_modules()}
     reached = {each.layer for each in told if any(kind in each.kind for kind in KINDS)}
-    for call in calls:
+    found: dict[Refusal, None] = {}
+    for call, provider in itertools.product(calls, providers):
         layer = names[call.module or model]
         if call.inputs[0].numel() >= min_elements and not _under(layer, call, reached):
-            for provider in providers:
-                reason = _reason(call, provider)
-                if reason:
-                    yield Refusal(layer, "cross-entropy", provider.name, reason)
+            reason = _reason(call, provider)
+            if reason:
+                found[Refusal(layer, "cross-entropy", provider.name, reason)] = None
+    return list(found)
 
 
 def _reason(call: CalledLoss, provider: Provider) -> str:

@@ -36,6 +36,18 @@ def test_one_in_the_step_itself_is_named_with_the_way_out() -> None:
     assert rows(result) == [(("<root>",), "cross-entropy", "refused", reason)]
 
 
+def test_one_that_is_called_again_and_again_is_named_once() -> None:
+    def summed(model: nn.Module, batch: Any) -> Tensor:
+        logits, target = model(batch[0]), batch[1]
+        halves = zip(logits.chunk(2), target.chunk(2), strict=True)
+        return torch.stack([F.cross_entropy(x, y) for x, y in halves]).sum()
+
+    result = run_trial(Net(), [offers()], mode="advise", loss=summed)
+    assert [(layers, kind) for layers, kind, _, _ in rows(result)] == [
+        (("<root>",), "cross-entropy")
+    ]
+
+
 class Functional(Calm):
     """Calls its loss as a function of its training step."""
 
