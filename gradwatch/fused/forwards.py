@@ -42,6 +42,8 @@ def make_forward(
             chosen = own if members(self, skipped, entered) == stay else type(self).forward
             return chosen(self, *args, **kwargs)
 
+        # Others ask a model which arguments it takes: generate() of transformers is one.
+        vars(forward)["__signature__"] = inspect.signature(type(block).forward)
         return forward
 
     return build

@@ -1,5 +1,6 @@
 """A cross-entropy that a forward calls as a function is a chain of that forward."""
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -139,6 +140,10 @@ def test_a_model_that_wears_one_computes_what_it_did(worn: Any) -> None:
     left_out = IDS.clone()
     left_out[0] = -1
     torch.testing.assert_close(worn(IDS, left_out), type(worn).forward(worn, IDS, left_out))
+
+
+def test_a_model_that_wears_one_still_says_which_arguments_it_takes(worn: Any) -> None:
+    assert list(inspect.signature(worn.forward).parameters) == ["ids", "targets"]
 
 
 def test_without_targets_and_with_another_mark_it_goes_the_stock_way(worn: Any) -> None:
