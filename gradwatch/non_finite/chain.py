@@ -41,6 +41,9 @@ def _way(fault: Fault, record: Record, gradients: Mapping[int, str]) -> list[Ope
     carried = [*start.writes, *(start.reads if fault.leaf else ())]
     tainted = dict.fromkeys((use.storage for use in carried), start.index)
     for index, operation in record.trace.operations.items():
+        # What was bad before is another matter: it may not even have been used.
+        if index < start.index:
+            continue
         if index > start.index:
             sources = (use.storage for use in _bad(operation.reads, record))
             source = next((tainted[each] for each in sources if each in tainted), None)
