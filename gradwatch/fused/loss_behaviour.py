@@ -39,6 +39,7 @@ FEWEST_ROWS = 4
 MOST_NUMBERS = 1 << 16
 TOLERANCE = 1e-9
 ROUNDING = 1e-12
+LOSS_SCALE = float(1 << 16)
 
 
 def loss_form(module: nn.Module, args: tuple[Any, ...]) -> LossForm | None:
@@ -92,11 +93,11 @@ def _dimensions(x: Tensor, target: Tensor) -> list[int]:
 
 
 class _Probe(NamedTuple):
-    """Logits and targets; of a mean of nothing only the value is looked at."""
+    """Logits, targets and the size of what flows back: 0 where only the value is looked at."""
 
     x: Tensor
     target: Tensor
-    slope: bool = True
+    slope: float = 1.0
 
 
 class _Twin(NamedTuple):
@@ -117,7 +118,7 @@ class _Twin(NamedTuple):
             if not left:
                 break
             own = _result(self.module.train(mode).forward, probe)
-            left = [form for form in left if _alike(_result(_computing(form), probe), own, probe.x)]
+            left = [form for form in left if _alike(_result(_computing(form), probe), own, probe)]
         return left
 
 
@@ -166,7 +167,8 @@ def _plain_probes(twin: _Twin, marks: Iterable[int]) -> Iterator[_Probe]:
     sure = torch.zeros_like(x).scatter_(twin.dim, target.unsqueeze(twin.dim), 25.0)
     for each in (x, torch.full_like(x, 3.0), sure, x * 1e3, x * 1e6):
         yield _Probe(each, target)
-    yield _Probe(x[:1], target[:1])
+    # A loss scale is as large; what clips what flows back shows.
+    yield _Probe(x[:1], target[:1], slope=LOSS_SCALE)
 
 
 def _marked_probes(twin: _Twin, marks: Iterable[int]) -> Iterator[_Probe]:
@@ -176,7 +178,7 @@ def _marked_probes(twin: _Twin, marks: Iterable[int]) -> Iterator[_Probe]:
         # Not as many in each sample: a mean of means is no mean.
         some.view(-1)[1 : 1 + some.numel() // 2] = mark
         yield _Probe(x, some)
-        yield _Probe(x, torch.full_like(target, mark), slope=False)
+        yield _Probe(x, torch.full_like(target, mark), slope=0.0)
     yield _Probe(x, target)
 
 
@@ -210,19 +212,20 @@ def _result(compute: Callable[..., Any], probe: _Probe) -> list[Tensor] | None:
     try:
         with InDoubles():
             loss = compute(x, probe.target.clone())
-            if not probe.slope:
+            if probe.slope == 0:
                 return [loss.detach()]
             direction = torch.linspace(0.5, 1.5, loss.numel(), dtype=loss.dtype).view_as(loss)
+            direction *= probe.slope
             return [loss.detach(), *torch.autograd.grad(loss, x, direction)]
     except Exception:  # noqa: BLE001 - a target that is no class is refused in many ways
         return None
 
 
-def _alike(form: list[Tensor] | None, own: list[Tensor] | None, x: Tensor) -> bool:
+def _alike(form: list[Tensor] | None, own: list[Tensor] | None, probe: _Probe) -> bool:
     if form is None or own is None:
         return form is own
-    rounding = ROUNDING * (1 + float(x.abs().max()))
-    bounds = (rounding, TOLERANCE)
+    rounding = ROUNDING * (1 + float(probe.x.abs().max()))
+    bounds = (rounding, TOLERANCE * probe.slope)
     return all(
         a.shape == b.shape and torch.allclose(a, b, TOLERANCE, atol, equal_nan=True)
         for a, b, atol in zip(form, own, bounds, strict=False)
