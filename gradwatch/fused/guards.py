@@ -159,7 +159,10 @@ def replaced(module: nn.Module) -> bool:
     """
     own = vars(module).get("forward")
     # A model that was pickled in its swaps comes back with its class's forward on the instance.
-    return own is not None and getattr(own, "__func__", own) is not type(module).forward
+    # A scripted module's class has no forward that could be looked at.
+    if own is None or isinstance(module, torch.jit.ScriptModule):
+        return False
+    return getattr(own, "__func__", own) is not type(module).forward
 
 
 def _held(module: nn.Module) -> tuple[object, ...]:

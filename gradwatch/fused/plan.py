@@ -15,6 +15,7 @@ from gradwatch.fused.operation import Candidate, Key
 from gradwatch.fused.options import FusedBackwardOptions
 from gradwatch.fused.providers import resolve
 from gradwatch.fused.rows import Rows
+from gradwatch.fused.scripted import scripted_parts
 from gradwatch.ranks import Ranks
 
 __all__ = ["Plan"]
@@ -75,6 +76,7 @@ class Plan:
     def _found(self, model: nn.Module, seen: Seen) -> Found:
         providers, least = resolve(self._options.providers), self._options.min_elements
         found = find(model, seen, providers)
+        found.refusals.extend(scripted_parts(model))
         told: list[Candidate | Refusal] = [*found.candidates, *found.refusals]
         found.refusals.extend(out_of_reach(seen.losses, model, told, providers, least))
         return found

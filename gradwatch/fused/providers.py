@@ -64,10 +64,20 @@ class Bundled:
         return offer
 
 
+_LEFT_ALONE: Mapping[type[nn.Module], str] = MappingProxyType(
+    {
+        nn.Dropout: "another mask would be another training",
+        nn.SyncBatchNorm: "its statistics are summed over devices, which no kernel here does",
+    }
+)
+
+
 def _module(site: Site) -> Offer:
     module, layer = site.members[0], LAYERS.get(type(site.members[0]))
-    # A Sequential's pairs are found as chains; another dropout mask is another training.
-    if layer is None or isinstance(module, (nn.Sequential, nn.Dropout)):
+    if type(module) in _LEFT_ALONE:
+        return _LEFT_ALONE[type(module)]
+    # A Sequential's pairs are found as chains.
+    if layer is None or isinstance(module, nn.Sequential):
         return None
     return layer.eligible(module, *site.inputs) or layer.forward
 

@@ -197,6 +197,8 @@ class Trial:
         worst = Parity(0.0, 0.0)
         try:
             calls = record(self._bench, self._dress(self._kept), candidate)
+            # Running statistics have seen this batch by now: another update would hardly show.
+            self._bench.rewind(self._dress(self._kept))
         except Exception as error:  # noqa: BLE001 - a block that was rewritten wrongly
             told = f"{type(error).__name__}: {error}".partition("\n")[0]
             return Parity(0.0, 0.0, f"the step raised {told}")

@@ -11,6 +11,7 @@ from torch.nn.utils import parametrize
 
 from gradwatch.fused.guards import carries_hook, replaced
 from gradwatch.fused.operation import Candidate
+from gradwatch.fused.scripted import SCRIPTED
 from gradwatch.undo import Undo, patch_instance
 
 __all__ = ["Wardrobe", "refuse_site", "refuse_skipped"]
@@ -58,7 +59,7 @@ def refuse_site(module: nn.Module) -> str | None:
         The reason, or ``None``.
     """
     if isinstance(module, torch.jit.ScriptModule):
-        return "it is scripted: its forward is not Python's"
+        return SCRIPTED
     if parametrize.is_parametrized(module):
         return "it is parametrized: its weight is computed anew at each access"
     if replaced(module):

@@ -107,7 +107,7 @@ PARTS = (
     ),
     Part(
         "Speed",
-        pictures=("roofline/chart",),
+        pictures=("roofline/chart", "fused/chart"),
         tables=("roofline/table", "roofline/phases", "roofline/kernels", "fused/trials"),
     ),
 )  # fmt: skip

@@ -3,7 +3,7 @@
 import contextlib
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -58,7 +58,7 @@ PROVIDERS = (
 class Told:
     """All that a run left."""
 
-    given: list[Mapping[str, Any]]
+    given: Sequence[Mapping[str, Any]]
     printed: str
     record: Path
     page: Page
