@@ -50,10 +50,10 @@ raises, with the layer that kept it |
 
 The graph of the first micro-batches is walked once, from the loss (in a plain loop from the
 model's outputs), up to 15,000 nodes. More in a row would be a danger: PyTorch 2.13 frees nodes
-that Python has looked at from within one another, and some 40,000 overflow the stack. On a
-loaded machine a walk took 40 microseconds a node and setting the hooks a quarter of a millisecond
-a module; both happen in the first two micro-batches only (in the third too, where the second's
-graph reaches back into the first's). The run is the same to the bit.
+that Python has looked at from within one another, and some 40,000 overflow the stack. Of one
+thread's time a walk took 20 microseconds a node and setting the hooks 40 microseconds a module
+(`python -m tests.benchmarks.seldom graph`); both happen in the first two micro-batches only (in the
+third too, where the second's graph reaches back into the first's). The run is the same to the bit.
 """
 
 
