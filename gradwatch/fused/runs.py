@@ -77,11 +77,13 @@ class Run(NamedTuple):
         values: Outputs, gradients, buffers, and inputs that were written into, by name.
         drew: Whether random numbers were drawn.
         wrote: Names of the inputs that were written into.
+        rounding: Relative spacing of the type that autocast computes in, 0 where it is off.
     """
 
     values: dict[str, Tensor]
     drew: bool
     wrote: frozenset[str] = frozenset()
+    rounding: float = 0.0
 
 
 def bare_copy(module: nn.Module) -> nn.Module:
@@ -151,7 +153,9 @@ def run_function(
     if not double:
         _unspoiled(call, grads, layout)
     wrote = _written(inputs, given)
-    return Run(values | wrote, drew, frozenset(wrote))
+    short = call.half.dtype
+    rounding = 0.0 if short is None else torch.finfo(short).eps
+    return Run(values | wrote, drew, frozenset(wrote), rounding)
 
 
 def _written(inputs: tuple[Any, ...], given: tuple[Any, ...]) -> dict[str, Tensor]:
