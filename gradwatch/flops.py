@@ -125,7 +125,8 @@ def _known_sizes(node: Any) -> Known:  # noqa: ANN401 - as above
         name: getattr(_asked(node, attribute), "shape", ())
         for name, attribute in plainly_kept(node)
     }
-    sized = {name: getattr(node, f"_saved_{name}{_SIZES}") for name in _sized_names(type(node))}
+    kind: Any = type(node)
+    sized = {name: getattr(node, f"_saved_{name}{_SIZES}") for name in _sized_names(kind)}
     return {name: _plain(sizes) for name, sizes in (*kept.items(), *sized.items()) if sizes}
 
 
@@ -162,7 +163,8 @@ def _convolution(node: Any, known: Known, out: Sizes) -> int:  # noqa: ANN401 - 
     if not ("input" in known and "weight" in known):
         return 2 * prod(out)
     transposed = bool(node._saved_transposed)  # noqa: SLF001 - no public way to ask
-    return int(conv_flop_count(known["input"], known["weight"], out, transposed))
+    sizes = [list(each) for each in (known["input"], known["weight"], out)]
+    return int(conv_flop_count(*sizes, transposed))
 
 
 def _attention(_node: object, known: Known, out: Sizes) -> int:

@@ -6,13 +6,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradwatch.fused._checks import refuse_call, refuse_module
+from gradwatch.fused._checks import refuse_call
 
 __all__ = [
     "batch_norm",
     "batch_norm_add_relu",
     "batch_norm_relu",
-    "eligible",
     "forward",
     "forward_add_relu",
     "forward_relu",
@@ -52,11 +51,7 @@ def batch_norm(
         KernelUnavailableError: Without Triton, or where kernels do not run.
         ValueError: If x has one value a channel in training, or no running statistics outside it.
     """
-    if x.numel() == 0:
-        return F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
-    from gradwatch.kernels.batch_norm import batch_norm as fused
-
-    return fused(
+    return _run(
         x, running_mean, running_var, weight, bias, training=training, momentum=momentum, eps=eps
     )
 
@@ -91,13 +86,7 @@ def batch_norm_relu(
         KernelUnavailableError: Without Triton, or where kernels do not run.
         ValueError: If x has one value a channel in training, or no running statistics outside it.
     """
-    if x.numel() == 0:
-        return F.relu(
-            F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
-        )
-    from gradwatch.kernels.batch_norm import batch_norm as fused
-
-    return fused(
+    return _run(
         x, running_mean, running_var, weight, bias,
         training=training, momentum=momentum, eps=eps, relu=True,
     )  # fmt: skip
@@ -136,31 +125,27 @@ def batch_norm_add_relu(  # noqa: PLR0917 - the order of torch's batch_norm
         ValueError: If residual is not like x, x has one value a channel in training, or there are
             no running statistics outside it.
     """
-    if x.numel() == 0:
-        y = F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
-        return F.relu(y + residual)
-    from gradwatch.kernels.batch_norm import batch_norm as fused
-
-    return fused(
+    return _run(
         x, running_mean, running_var, weight, bias, residual=residual,
         training=training, momentum=momentum, eps=eps, relu=True,
     )  # fmt: skip
 
 
-def eligible(module: nn.Module, x: Tensor) -> str | None:
-    """Say why the fused layer cannot stand in for a module.
+def _run(
+    x: Tensor, mean: Tensor | None, var: Tensor | None, weight: Tensor | None, bias: Tensor | None,
+    *, training: bool, momentum: float, eps: float, residual: Tensor | None = None,
+    relu: bool = False,
+) -> Tensor:  # fmt: skip
+    if x.numel() == 0:
+        y = F.batch_norm(x, mean, var, weight, bias, training, momentum, eps)
+        y = y if residual is None else y + residual
+        return F.relu(y) if relu else y
+    from gradwatch.kernels.batch_norm import batch_norm as fused
 
-    Args:
-        module: The module.
-        x: An input of it.
-
-    Returns:
-        The reason, or ``None`` if it can.
-    """
-    reason = refuse_module(module, nn.BatchNorm2d)
-    if reason is None and isinstance(module, nn.BatchNorm2d):
-        reason = refuse(module, x)
-    return reason
+    return fused(
+        x, mean, var, weight, bias, residual=residual,
+        training=training, momentum=momentum, eps=eps, relu=relu,
+    )  # fmt: skip
 
 
 def forward(self: nn.BatchNorm2d, input: Tensor) -> Tensor:  # noqa: A002 - the stock name

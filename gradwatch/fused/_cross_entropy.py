@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor, nn
 
-from gradwatch.fused._checks import autocast_dtype, refuse_call, refuse_module
+from gradwatch.fused._checks import autocast_dtype, refuse_call
 
-__all__ = ["cross_entropy", "eligible", "forward"]
+__all__ = ["cross_entropy", "forward", "refuse"]
 
 
 def cross_entropy(
@@ -52,26 +52,9 @@ def cross_entropy(
     )
 
 
-def eligible(module: nn.Module, input: Tensor, target: Tensor) -> str | None:  # noqa: A002
-    """Say why the fused layer cannot stand in for a module.
-
-    Args:
-        module: The module.
-        input: Logits given to it.
-        target: The targets given with them.
-
-    Returns:
-        The reason, or ``None`` if it can.
-    """
-    reason = refuse_module(module, nn.CrossEntropyLoss)
-    if reason is None and isinstance(module, nn.CrossEntropyLoss):
-        reason = _refuse(module, input, target)
-    return reason
-
-
 def forward(self: nn.CrossEntropyLoss, input: Tensor, target: Tensor) -> Tensor:  # noqa: A002
     """Stand in for ``CrossEntropyLoss.forward``; what the kernel cannot take goes the stock way."""
-    if _refuse(self, input, target) is not None:
+    if refuse(self, input, target) is not None:
         return nn.CrossEntropyLoss.forward(self, input, target)
     return cross_entropy(
         input,
@@ -84,7 +67,17 @@ def forward(self: nn.CrossEntropyLoss, input: Tensor, target: Tensor) -> Tensor:
     )
 
 
-def _refuse(module: nn.CrossEntropyLoss, x: Tensor, target: Tensor) -> str | None:
+def refuse(module: nn.CrossEntropyLoss, x: Tensor, target: Tensor) -> str | None:
+    """Say why the kernel cannot take logits and targets.
+
+    Args:
+        module: The module.
+        x: Its logits.
+        target: Its targets.
+
+    Returns:
+        The reason, or ``None`` if it can.
+    """
     if target.dtype != torch.int64:
         return f"its targets are {target.dtype}: only class indices are fused, in int64"
     if x.dim() not in (1, 2):

@@ -2,10 +2,10 @@
 
 from torch import Tensor, nn
 
-from gradwatch.fused._checks import refuse_call, refuse_module
+from gradwatch.fused._checks import refuse_call
 from gradwatch.kernels.limits import MAX_DROPOUT
 
-__all__ = ["dropout", "eligible", "forward"]
+__all__ = ["dropout", "forward", "refuse"]
 
 
 def dropout(
@@ -41,30 +41,23 @@ def dropout(
     return fused(x, p if training else 0.0, bias, residual=residual)
 
 
-def eligible(module: nn.Module, x: Tensor) -> str | None:
-    """Say why the fused layer cannot stand in for a module.
-
-    Args:
-        module: The module.
-        x: An input of it.
-
-    Returns:
-        The reason, or ``None`` if it can.
-    """
-    reason = refuse_module(module, nn.Dropout)
-    if reason is None and isinstance(module, nn.Dropout):
-        reason = _refuse(module, x)
-    return reason
-
-
 def forward(self: nn.Dropout, input: Tensor) -> Tensor:  # noqa: A002 - the stock name
     """Stand in for ``Dropout.forward``; what the kernel cannot take goes the stock way."""
-    if _refuse(self, input) is not None:
+    if refuse(self, input) is not None:
         return nn.Dropout.forward(self, input)
     return dropout(input, self.p)
 
 
-def _refuse(module: nn.Dropout, x: Tensor) -> str | None:
+def refuse(module: nn.Dropout, x: Tensor) -> str | None:
+    """Say why the kernel cannot take an input.
+
+    Args:
+        module: The module.
+        x: Its input.
+
+    Returns:
+        The reason, or ``None`` if it can.
+    """
     if not module.training or module.p == 0.0:
         return "it drops nothing: it is in eval mode, or its p is 0"
     if module.p > MAX_DROPOUT:

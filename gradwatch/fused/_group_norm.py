@@ -4,9 +4,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradwatch.fused._checks import autocast_dtype, refuse_call, refuse_module, under_autocast
+from gradwatch.fused._checks import autocast_dtype, refuse_call, under_autocast
 
-__all__ = ["eligible", "forward", "group_norm", "group_norm_silu", "refuse"]
+__all__ = ["forward", "group_norm", "group_norm_silu", "refuse"]
 
 
 def group_norm(
@@ -79,22 +79,6 @@ def _run(
     from gradwatch.kernels.group_norm import group_norm as fused
 
     return fused(x, groups, weight, bias, eps=eps, silu=silu, dtype=dtype)
-
-
-def eligible(module: nn.Module, x: Tensor) -> str | None:
-    """Say why the fused layer cannot stand in for a module.
-
-    Args:
-        module: The module.
-        x: An input of it.
-
-    Returns:
-        The reason, or ``None`` if it can.
-    """
-    reason = refuse_module(module, nn.GroupNorm)
-    if reason is None and isinstance(module, nn.GroupNorm):
-        reason = refuse(module, x)
-    return reason
 
 
 def forward(self: nn.GroupNorm, input: Tensor) -> Tensor:  # noqa: A002 - the stock name

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from gradwatch.fused._checks import autocast_dtype, refuse_module
+from gradwatch.fused._checks import autocast_dtype
 from gradwatch.fused._norms import refuse_norm
 
-__all__ = ["add_layer_norm", "eligible", "forward", "layer_norm"]
+__all__ = ["add_layer_norm", "forward", "layer_norm", "refuse"]
 
 
 def layer_norm(
@@ -80,25 +80,22 @@ def add_layer_norm(  # noqa: PLR0917 - the order of torch's layer_norm
     return y, total
 
 
-def eligible(module: nn.Module, x: Tensor) -> str | None:
-    """Say why the fused layer cannot stand in for a module.
+def refuse(module: nn.LayerNorm, x: Tensor) -> str | None:
+    """Say why the kernel cannot take an input.
 
     Args:
         module: The module.
-        x: An input of it.
+        x: Its input.
 
     Returns:
         The reason, or ``None`` if it can.
     """
-    reason = refuse_module(module, nn.LayerNorm)
-    if reason is None and isinstance(module, nn.LayerNorm):
-        reason = refuse_norm(x, module.normalized_shape, module.weight, module.bias)
-    return reason
+    return refuse_norm(x, module.normalized_shape, module.weight, module.bias)
 
 
 def forward(self: nn.LayerNorm, input: Tensor) -> Tensor:  # noqa: A002 - the stock name
     """Stand in for ``LayerNorm.forward``; what the kernel cannot take goes the stock way."""
-    if refuse_norm(input, self.normalized_shape, self.weight, self.bias) is not None:
+    if refuse(self, input) is not None:
         return nn.LayerNorm.forward(self, input)
     dtype = autocast_dtype(input)
     return layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps, dtype=dtype)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from gradwatch.fused._checks import autocast_dtype, refuse_module
+from gradwatch.fused._checks import autocast_dtype
 from gradwatch.fused._norms import refuse_norm
 
-__all__ = ["add_rms_norm", "eligible", "forward", "rms_norm"]
+__all__ = ["add_rms_norm", "forward", "refuse", "rms_norm"]
 
 
 def rms_norm(
@@ -80,25 +80,22 @@ def add_rms_norm(
     return y, total
 
 
-def eligible(module: nn.Module, x: Tensor) -> str | None:
-    """Say why the fused layer cannot stand in for a module.
+def refuse(module: nn.RMSNorm, x: Tensor) -> str | None:
+    """Say why the kernel cannot take an input.
 
     Args:
         module: The module.
-        x: An input of it.
+        x: Its input.
 
     Returns:
         The reason, or ``None`` if it can.
     """
-    reason = refuse_module(module, nn.RMSNorm)
-    if reason is None and isinstance(module, nn.RMSNorm):
-        reason = refuse_norm(x, module.normalized_shape, module.weight, None)
-    return reason
+    return refuse_norm(x, module.normalized_shape, module.weight, None)
 
 
 def forward(self: nn.RMSNorm, input: Tensor) -> Tensor:  # noqa: A002 - the stock name
     """Stand in for ``RMSNorm.forward``; what the kernel cannot take goes the stock way."""
-    if refuse_norm(input, self.normalized_shape, self.weight, None) is not None:
+    if refuse(self, input) is not None:
         return nn.RMSNorm.forward(self, input)
     dtype = autocast_dtype(input)
     return rms_norm(input, self.normalized_shape, self.weight, self.eps, dtype=dtype)

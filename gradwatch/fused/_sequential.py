@@ -9,13 +9,12 @@ from typing import Any
 
 from torch import nn
 
-from gradwatch.fused._checks import refuse_module
 from gradwatch.fused._linear import refuse_input, refuse_pair, run_pair
 
-__all__ = ["eligible", "forward"]
+__all__ = ["forward", "refuse"]
 
 
-def eligible(module: nn.Module, input: Any) -> str | None:  # noqa: A002, ANN401 - the stock name
+def refuse(module: nn.Sequential, input: Any) -> str | None:  # noqa: A002, ANN401 - the stock name
     """Say why no pair of a Sequential can run as one.
 
     Args:
@@ -25,14 +24,12 @@ def eligible(module: nn.Module, input: Any) -> str | None:  # noqa: A002, ANN401
     Returns:
         The reason for the last Linear that an activation follows, or ``None`` if a pair can.
     """
-    reason = refuse_module(module, nn.Sequential)
-    if reason is None and isinstance(module, nn.Sequential):
-        reason = "no Linear in it is followed by ReLU or GELU"
-        for linear, activation in pairwise(module):
-            if isinstance(linear, nn.Linear) and isinstance(activation, (nn.ReLU, nn.GELU)):
-                reason = refuse_pair(linear, activation) or refuse_input(linear, input)
-                if reason is None:
-                    return None
+    reason: str | None = "no Linear in it is followed by ReLU or GELU"
+    for linear, activation in pairwise(module):
+        if isinstance(linear, nn.Linear) and isinstance(activation, (nn.ReLU, nn.GELU)):
+            reason = refuse_pair(linear, activation) or refuse_input(linear, input)
+            if reason is None:
+                return None
     return reason
 
 

@@ -15,6 +15,7 @@ from gradwatch.fused import (
     _rms_norm,
     _sequential,
 )
+from gradwatch.fused._checks import refuse_module
 
 __all__ = ["LAYERS", "FusedLayer"]
 
@@ -25,25 +26,38 @@ class FusedLayer(NamedTuple):
     Attributes:
         stock: The class it stands in for; a subclass is another layer.
         forward: Module-level function named ``forward``, to be bound on the instance.
-        eligible: Takes a module and its inputs; returns why it cannot be replaced, or ``None``.
+        refuse: Takes a module of that class and its inputs; returns why the kernel cannot take
+            them, or ``None``.
     """
 
     stock: type[nn.Module]
     forward: Callable[..., Any]
-    eligible: Callable[..., str | None]
+    refuse: Callable[..., str | None]
+
+    def eligible(self, module: nn.Module, *inputs: object) -> str | None:
+        """Say why the fused layer cannot stand in for a module.
+
+        Args:
+            module: The module.
+            *inputs: What it is given.
+
+        Returns:
+            The reason, or ``None`` if it can.
+        """
+        return refuse_module(module, self.stock) or self.refuse(module, *inputs)
 
 
 LAYERS: Mapping[type[nn.Module], FusedLayer] = MappingProxyType(
     {
         layer.stock: layer
         for layer in (
-            FusedLayer(nn.LayerNorm, _layer_norm.forward, _layer_norm.eligible),
-            FusedLayer(nn.RMSNorm, _rms_norm.forward, _rms_norm.eligible),
-            FusedLayer(nn.CrossEntropyLoss, _cross_entropy.forward, _cross_entropy.eligible),
-            FusedLayer(nn.BatchNorm2d, _batch_norm.forward, _batch_norm.eligible),
-            FusedLayer(nn.GroupNorm, _group_norm.forward, _group_norm.eligible),
-            FusedLayer(nn.Dropout, _dropout.forward, _dropout.eligible),
-            FusedLayer(nn.Sequential, _sequential.forward, _sequential.eligible),
+            FusedLayer(nn.LayerNorm, _layer_norm.forward, _layer_norm.refuse),
+            FusedLayer(nn.RMSNorm, _rms_norm.forward, _rms_norm.refuse),
+            FusedLayer(nn.CrossEntropyLoss, _cross_entropy.forward, _cross_entropy.refuse),
+            FusedLayer(nn.BatchNorm2d, _batch_norm.forward, _batch_norm.refuse),
+            FusedLayer(nn.GroupNorm, _group_norm.forward, _group_norm.refuse),
+            FusedLayer(nn.Dropout, _dropout.forward, _dropout.refuse),
+            FusedLayer(nn.Sequential, _sequential.forward, _sequential.refuse),
         )
     }
 )
