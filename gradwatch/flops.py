@@ -163,8 +163,8 @@ def _convolution(node: Any, known: Known, out: Sizes) -> int:  # noqa: ANN401 - 
     if not ("input" in known and "weight" in known):
         return 2 * prod(out)
     transposed = bool(node._saved_transposed)  # noqa: SLF001 - no public way to ask
-    sizes = [list(each) for each in (known["input"], known["weight"], out)]
-    return int(conv_flop_count(*sizes, transposed))
+    x, weight, y = (list(each) for each in (known["input"], known["weight"], out))
+    return int(conv_flop_count(x, weight, y, transposed))
 
 
 def _attention(_node: object, known: Known, out: Sizes) -> int:
