@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from gradwatch.printable import printable
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -97,7 +99,8 @@ class Finding:
         rest = ((name, known[name]) for name in LINES)
         rank = f" on rank {self.rank}" if self.rank else ""
         head = f"{self.rule} in {self.layer} at step {self.step:,}{rank}: {self.summary}"
-        return [head, *(f"  {name:<10}{text}" for name, text in rest if text)]
+        lines = [head, *(f"  {name:<10}{text}" for name, text in rest if text)]
+        return [printable(line) for line in lines]
 
 
 def _short(value: Evidence) -> str:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 from PIL import ImageFont
 
+from gradwatch.printable import printable
+
 PLAIN = str.maketrans(
     {"−": "-", "–": "-", "…": "...", "×": "x", "·": ".", "‖": "|", "≥": ">=", "→": "->"}
 )
@@ -41,9 +43,7 @@ def cut(text: str, pixels: int, size: int = 12) -> str:
 
 def literal(text: str) -> str:
     """Give a text that takes one line whatever is in it."""
-    shown = text
-    if not text.isprintable():
-        shown = "".join(sign if sign.isprintable() else _escape(sign) for sign in text)
+    shown = printable(text)
     if _font_path() is None:
         return shown.translate(PLAIN).encode("ascii", "backslashreplace").decode()
     return shown
@@ -59,10 +59,6 @@ def power(exponent: int, base: int = 10) -> str:
     if _font_path() is None:
         return f"1e{exponent}" if base == 10 else f"{base}^{exponent}"  # noqa: PLR2004 - decimal
     return f"{base}{str(exponent).translate(SUPERSCRIPTS)}"
-
-
-def _escape(sign: str) -> str:
-    return sign.encode("unicode_escape", "backslashreplace").decode()
 
 
 @cache

@@ -6,6 +6,8 @@ template every place has to remember to escape.
 
 import html
 
+from gradwatch.printable import printable
+
 VOID = frozenset({"br", "img", "meta"})
 
 
@@ -49,7 +51,10 @@ def join(*parts: str, by: str = "") -> Html:
 
 
 def _escape(text: str) -> str:
-    return text if isinstance(text, Html) else html.escape(text)
+    if isinstance(text, Html):
+        return text
+    # A mark that turns the direction of writing would turn what stands beside it too.
+    return html.escape("\n".join(map(printable, text.split("\n"))))
 
 
 def _attribute(name: str, value: str | bool) -> str:  # noqa: FBT001 - as HTML has it

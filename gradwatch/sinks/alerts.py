@@ -5,6 +5,7 @@ from typing import Any
 
 from gradwatch.cooldown import Cooldown
 from gradwatch.findings import Finding, Severity
+from gradwatch.printable import printable
 
 # W&B refuses titles of 64 characters and more.
 LONGEST_TITLE = 63
@@ -28,7 +29,7 @@ def alert_title(finding: Finding) -> str:
     """
     rule = finding.rule[:LONGEST_RULE]
     room = LONGEST_TITLE - len(rule) - len(": ")
-    layer = finding.layer
+    layer = printable(finding.layer)
     return f"{rule}: {layer if len(layer) <= room else '…' + layer[1 - room :]}"
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gradwatch.findings import Finding, Severity
+from gradwatch.printable import printable
 from gradwatch.readings import Coverage, FlowReading, StepRecord
 from gradwatch.sinks.bars import say
 from gradwatch.sinks.console_tables import UNTOLD, render_table
@@ -207,7 +208,7 @@ def _reasons(parts: Sequence[Coverage]) -> str:
 
 
 def _wrapped(text: str, width: int) -> str:
-    return textwrap.fill(text, width, subsequent_indent="  ")
+    return textwrap.fill(printable(text), width, subsequent_indent="  ")
 
 
 def _block(finding: Finding, width: int) -> "Text":
@@ -239,6 +240,7 @@ def _table(rows: Sequence[tuple[str, ...]], width: int) -> "RichTable":
 
 def _end(layer: str, room: int) -> str:
     """Keep the end of a name: siblings differ there."""
+    layer = printable(layer)
     return layer if len(layer) <= room else "…" + layer[1 - room :]
 
 

@@ -5,6 +5,7 @@ from itertools import accumulate
 from textwrap import shorten
 from typing import TYPE_CHECKING
 
+from gradwatch.printable import printable
 from gradwatch.tables import Cell, Table
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def render_table(table: Table, width: int) -> "list[RenderableType]":
     widths = _widths(table.columns, rows)
     shown = _fitting(widths, width)
     parts: list[RenderableType] = [
-        shorten(f"gradwatch: {table.title}", width, placeholder=" …"),
+        shorten(printable(f"gradwatch: {table.title}"), width, placeholder=" …"),
         _rich(table, rows, widths[:shown]),
     ]
     left_out = _left_out(table, len(rows), shown)
@@ -71,7 +72,7 @@ def _left_out(table: Table, rows: int, columns: int) -> str:
 def _text(cell: Cell) -> str:
     if cell is None:
         return "–"
-    return f"{cell:.4g}" if isinstance(cell, float) else str(cell).replace("\n", " ")
+    return f"{cell:.4g}" if isinstance(cell, float) else printable(str(cell).replace("\n", " "))
 
 
 def _cut(text: str, width: int) -> str:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gradwatch.printable import printable
 from gradwatch.readings import FloatArray, FlowReading
 
 FAMILIES = ("grad_norm", "weight_norm", "update_ratio", "act_grad")
@@ -58,7 +59,7 @@ def layer_key(family: str, layer: str) -> str:
         >>> layer_key("grad_norm", "encoder.0.attn")
         'grad_norm/encoder/0/attn'
     """
-    return f"{family}/{layer.replace('.', '/')}"
+    return f"{family}/{printable(layer).replace('.', '/')}"
 
 
 def init(layers: tuple[str, ...]) -> Watchlist:

@@ -6,6 +6,7 @@ from typing import Any
 
 from gradwatch.findings import Finding
 from gradwatch.health import Signs, gravity, judge, worst_of
+from gradwatch.printable import printable
 from gradwatch.readings import StepRecord
 
 # A checkpoint carries them; a run in bad health repeats itself.
@@ -53,7 +54,7 @@ class Story:
             "flow/verdict": verdict.headline.lower() if sound else told,
         }
         if worst is not None:
-            summary["flow/worst_layer"] = worst.layer
+            summary["flow/worst_layer"] = printable(worst.layer)
         if self._signs.first_bad_step is not None:
             summary["grad/first_non_finite_step"] = self._signs.first_bad_step
         return summary

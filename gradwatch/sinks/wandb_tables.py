@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from gradwatch.findings import Finding
+from gradwatch.printable import printable
 from gradwatch.tables import Cell, Table
 
 if TYPE_CHECKING:
@@ -65,5 +66,7 @@ def _mixes(cells: Iterable[Cell]) -> bool:
 
 
 def _plain(cell: Cell) -> Cell:
-    """W&B writes NaN as JSON does not know it, and its page shows nothing then."""
+    """W&B writes NaN as JSON does not know it, and fails on half a character."""
+    if isinstance(cell, str):
+        return printable(cell)
     return str(cell) if isinstance(cell, float) and not math.isfinite(cell) else cell
