@@ -20,9 +20,10 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "cases.md"
 HEAD = """# Cases from the field
 
-Faults behind public bug reports, rebuilt small. Each runs under a Trainer with `GradWatch()` and
-in a plain loop under `gradwatch.watch`, in several variants; the tests are in `tests/cases`. This
-page is what they noted, written by `python tests/benchmarks/cases.py --write`.
+Faults behind public bug reports, rebuilt small. Each runs under a Trainer with `GradWatch()` and,
+where it needs nothing of Lightning, in a plain loop under `gradwatch.watch`, most in several
+variants; the tests are in `tests/cases`. This page is what they noted, written by
+`python tests/benchmarks/cases.py --write`.
 
 | case | kind of fault | expected | gradwatch says (one variant) | runs |
 |---|---|---|---|---|
