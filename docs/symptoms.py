@@ -25,9 +25,10 @@ find_symptoms(Signs(repeat=run_twice(model, batch, loss_of)))  # one step, twice
 
 `SymptomWatch`, a part like the others, asks the rows that need no profile while training: the
 gradient scaler's scale, the true size of updates beside the resolution of the weights' type, and
-models under `DataParallel`. `RooflineMonitor` asks those of time. Three are asked by hand:
-`peak_unexplained` (`Signs(budget=budget_of(...))`), `slower_after_fusing`
-(`Signs(fused=Fused(...))`) and `differs_run_to_run` (`run_twice`).
+models under `DataParallel`. `RooflineMonitor` asks those of time. `FusedBackward` asks
+`slower_after_fusing` of each change that made the step slower: it is rolled back, and where its
+kernels by themselves were faster, this is told. Two are asked by hand: `peak_unexplained`
+(`Signs(budget=budget_of(...))`) and `differs_run_to_run` (`run_twice`).
 
 | symptom | likely cause | how it is checked | what to do |
 |---|---|---|---|

@@ -115,10 +115,21 @@ class Bench:
             Seconds until the device is done.
         """
         self.rewind(dress)
+        return self.clock(self.step)
+
+    def clock(self, work: Callable[[], object]) -> float:
+        """Take the time of some work.
+
+        Args:
+            work: What is done.
+
+        Returns:
+            Seconds until the device is done.
+        """
         with _uncollected():
             self.wait()
             begun = time.perf_counter()
-            self.step()
+            work()
             self.wait()
             return time.perf_counter() - begun
 

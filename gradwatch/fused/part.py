@@ -20,6 +20,7 @@ from gradwatch.fused.wardrobe import Wardrobe
 from gradwatch.parts import Needs, Part, Scene, Stage, Verdict
 from gradwatch.ranks import Ranks
 from gradwatch.readings import StepReading
+from gradwatch.symptoms import Signs, find_symptoms
 from gradwatch.words import counted
 
 __all__ = ["FusedBackward"]
@@ -93,7 +94,8 @@ class FusedBackward(Part):
         if advises and all(row.verdict != "advised" for row in result.rows):
             return ()
         self._stage.show(trial_table(result.rows, step))
-        return (_told(result, step, self.options.mode),)
+        slower = [found for own in result.slower for found in find_symptoms(Signs(fused=own), step)]
+        return (_told(result, step, self.options.mode), *slower)
 
     def _put_on(self, result: Result) -> None:
         self._wardrobe.wear(result.kept)

@@ -17,19 +17,21 @@ from gradwatch.fused.bounds import Diagnosis
 from gradwatch.fused.contest import Contest
 from gradwatch.fused.diagnose import diagnose
 from gradwatch.fused.layout import ChannelsLast, refuse_layout
-from gradwatch.fused.observe import Seen, observe, record
+from gradwatch.fused.observe import Seen, observe
 from gradwatch.fused.operation import Candidate, Key
 from gradwatch.fused.options import FusedBackwardOptions
-from gradwatch.fused.parity import Parity, check
+from gradwatch.fused.parity import Parity
 from gradwatch.fused.plan import Plan
+from gradwatch.fused.proof import Proof
 from gradwatch.fused.regression import Regression, guilty
 from gradwatch.fused.rows import Outcome, Rows, TrialRow
+from gradwatch.fused.timing import Comparison
 from gradwatch.fused.wardrobe import Wardrobe
 from gradwatch.ranks import Ranks
+from gradwatch.symptoms.signs import Fused
 
 __all__ = ["Again", "Result", "Trial"]
 
-NOT_CALLED = "it is not called in this step, or gets no gradient"
 LATE = "the time for the trial was up"
 RESUMED = "kept in the run that was resumed, proved again"
 # Where convolutions are known to take channels last as their own layout.
@@ -56,11 +58,13 @@ class Result(NamedTuple):
         kept: What the model is to wear.
         rows: What was tried, in order.
         channels_last: Whether its convolutions are to be laid out with channels last.
+        slower: Layers that made the step slower, with the time of their kernels by themselves.
     """
 
     kept: tuple[Candidate, ...]
     rows: tuple[TrialRow, ...]
     channels_last: bool = False
+    slower: tuple[Fused, ...] = ()
 
 
 class Trial:
@@ -81,6 +85,8 @@ class Trial:
         self._rows = rows or Rows()
         self._plan = Plan(options, ranks, self._rows)
         self._contest = Contest(bench, options, ranks)
+        self._proof = Proof(bench, options, ranks, self._rows)
+        self._slower: list[Fused] = []
         self._wardrobe, self._layout = Wardrobe(), ChannelsLast(bench.model)
         self._channels_last = False
         self._kept: tuple[Candidate, ...] = ()
@@ -104,7 +110,7 @@ class Trial:
                     self._begin()
         finally:
             self._stock()
-        return Result(self._kept, tuple(self._rows.rows), self._channels_last)
+        return Result(self._kept, tuple(self._rows.rows), self._channels_last, tuple(self._slower))
 
     def _begin(self) -> None:
         with self._seen() as seen:
@@ -141,7 +147,7 @@ class Trial:
         with self._seen() as seen:
             groups = self._plan.again(self._bench.model, seen, again.kept)
         for group in groups:
-            proved, parity = self._prove(group)
+            proved, parity = self._proof.prove(group, self._dress(self._kept))
             if proved:
                 self._kept += tuple(proved)
                 self._rows.add(proved, "kept", RESUMED, parity=parity)
@@ -171,45 +177,12 @@ class Trial:
         }:
             self._rows.add(group, "not tried", "another provider's was forced before")
             return
-        proved, parity = self._prove(free)
+        proved, parity = self._proof.prove(free, self._dress(self._kept))
         if not proved:
             return
         rivals = {each.module for each in proved}
         beside = tuple(each for each in self._kept if each.module not in rivals)
         self._measure(proved, parity, (*beside, *proved))
-
-    def _prove(self, group: Sequence[Candidate]) -> tuple[list[Candidate], Parity]:
-        """Give those that agree on every rank, and the worst of their errors."""
-        proved, worst = [], Parity(0.0, 0.0)
-        rejected: dict[str, list[Candidate]] = {}
-        for each in group:
-            own = self._parity(each)
-            reasons = [found.reason for found in self._ranks.gather(own) if found.reason]
-            if reasons:
-                rejected.setdefault(reasons[0], []).append(each)
-                continue
-            proved.append(each)
-            worst = max(worst, own)
-        self._rows.reject(rejected)
-        return proved, worst
-
-    def _parity(self, candidate: Candidate) -> Parity:
-        worst = Parity(0.0, 0.0)
-        try:
-            calls = record(self._bench, self._dress(self._kept), candidate)
-            # Running statistics have seen this batch by now: another update would hardly show.
-            self._bench.rewind(self._dress(self._kept))
-        except Exception as error:  # noqa: BLE001 - a block that was rewritten wrongly
-            told = f"{type(error).__name__}: {error}".partition("\n")[0]
-            return Parity(0.0, 0.0, f"the step raised {told}")
-        for operation, call in zip(candidate.operations, calls, strict=True):
-            if call is None or not any(grad is not None for grad in call.gradients):
-                return Parity(0.0, 0.0, NOT_CALLED)
-            own = check(operation, candidate.module, call, self._options.compile_seconds)
-            if not own.agrees:
-                return own
-            worst = max(worst, own)
-        return worst
 
     def _dress(self, candidates: Sequence[Candidate], *, last: bool | None = None) -> Dress:
         on = self._channels_last if last is None else last
@@ -232,11 +205,20 @@ class Trial:
             self._rows.add(group, "kept", "forced", parity=parity)
             return
         score = self._contest.score(self._dress(self._kept), self._dress(wanted))
+        if score.comparison is not None and score.comparison.slower(0.0):
+            self._look_alone(group[0], score.comparison)
         if score.paid:
             lost = [each for each in self._kept if each not in wanted]
             self._rows.change(lost, "replaced", "another provider was faster")
             self._kept = wanted
         self._rows.add(group, *score.outcome, parity=parity, **score.facts)
+
+    def _look_alone(self, candidate: Candidate, step: Comparison) -> None:
+        """Keep the times of what made the step slower: were its own kernels faster?"""
+        alone = self._proof.alone(candidate, self._dress(self._kept))
+        if alone is not None:
+            whole = (step.before_seconds, step.after_seconds)
+            self._slower.append(Fused(candidate.layer, alone, whole))
 
     @property
     def _lays_out(self) -> bool:
