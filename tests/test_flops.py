@@ -1,7 +1,5 @@
 """Operations read off the graph are those that a dispatch mode saw."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,15 +9,7 @@ from gradwatch.graph.places import Places
 from gradwatch.memory import measure_saved
 from gradwatch.roofline.costs import CostCounter
 from gradwatch.roofline.spans import Spans
-
-
-class Lambda(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
+from tests.modules import Apply
 
 
 class First(nn.Module):
@@ -76,15 +66,15 @@ MODELS = {
     "activations": nn.Sequential(nn.ReLU(), nn.GELU(), nn.SiLU(), nn.Softmax(-1), nn.Sigmoid()),
     "pooling": nn.Sequential(nn.MaxPool1d(2), nn.AdaptiveAvgPool1d(2), nn.Tanh()),
     "attention": Attends(),
-    "grouped queries": Lambda(grouped),
+    "grouped queries": Apply(grouped),
     "transformer": nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True),
     "recurrence": First(nn.GRU(8, 5, batch_first=True)),
     "lstm": First(nn.LSTM(8, 5, batch_first=True)),
-    "reductions": Lambda(lambda x: x.square().mean(0).sum() * x.std() * x.exp()),
-    "moves": Lambda(lambda x: torch.cat([x, x.flip(0), x[:, :2].repeat(1, 3, 1)]).roll(1).exp()),
-    "einsum": Lambda(lambda x: torch.einsum("bij,bkj->bik", x, x).tanh()),
-    "masked": Lambda(lambda x: x.masked_fill(MASK, 0).where(MASK, x).sigmoid()),
-    "autocast": Lambda(lambda x: F.linear(x.bfloat16(), torch.ones(3, 8).bfloat16()).float().exp()),
+    "reductions": Apply(lambda x: x.square().mean(0).sum() * x.std() * x.exp()),
+    "moves": Apply(lambda x: torch.cat([x, x.flip(0), x[:, :2].repeat(1, 3, 1)]).roll(1).exp()),
+    "einsum": Apply(lambda x: torch.einsum("bij,bkj->bik", x, x).tanh()),
+    "masked": Apply(lambda x: x.masked_fill(MASK, 0).where(MASK, x).sigmoid()),
+    "autocast": Apply(lambda x: F.linear(x.bfloat16(), torch.ones(3, 8).bfloat16()).float().exp()),
 }
 
 

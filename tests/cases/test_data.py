@@ -9,34 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tests.modules import Apply, Carry
+
 Run = Callable[..., Any]
 Note = Callable[[str, str, str], None]
 Function = Callable[[Tensor], Tensor]
-
-
-class Op(nn.Module):
-    """A function as a module, its result perhaps wrapped."""
-
-    def __init__(self, function: Function, wrap: Callable[[Tensor], Any] = lambda y: y) -> None:
-        super().__init__()
-        self.function, self.wrap = function, wrap
-
-    def forward(self, x: Tensor) -> Any:
-        return self.wrap(self.function(x))
-
-
-class Carry(nn.Module):
-    """A module under test between two linear layers."""
-
-    def __init__(
-        self, op: nn.Module, pick: Callable[[Any], Tensor] = lambda out: out, width: int = 4
-    ) -> None:
-        super().__init__()
-        self.enc, self.op, self.head = nn.Linear(4, width), op, nn.Linear(width, 3)
-        self.pick = pick
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.pick(self.op(self.enc(x))))
 
 
 class Masked(nn.Module):
@@ -125,7 +102,7 @@ def test_a_last_batch_of_one_sample_is_told_with_its_size(
     batches = [make_batch(), make_batch(), make_batch(1)]
     # torch itself warns that one sample has no degrees of freedom.
     with pytest.warns(UserWarning, match="degrees of freedom"):
-        finding = run(Carry(Op(function)), batches).only("non_finite")
+        finding = run(Carry(Apply(function)), batches).only("non_finite")
     assert finding.layer == "net.op"
     assert (finding.evidence["batch"], finding.evidence["batch size"]) == (2, 1)
     note("b08", "op on the last batch, size 1", f"{finding.layer}, batch 2 of size 1")
@@ -180,7 +157,7 @@ def test_bad_data_is_named_by_its_place_in_the_batch(
 def test_a_non_finite_number_that_reaches_no_parameter_alarms_nobody(
     run: Run, note: Note, function: Function
 ) -> None:
-    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), Op(function), nn.Linear(4, 3))
+    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), Apply(function), nn.Linear(4, 3))
     outcome = run(net, [make_batch() for _ in range(4)])
     assert outcome.findings == ()
     assert outcome.error is None

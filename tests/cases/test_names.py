@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from tests.modules import Apply, Carry
+
 Run = Callable[..., Any]
 Note = Callable[[str, str, str], None]
 Function = Callable[[Tensor], Tensor]
@@ -22,31 +24,6 @@ Pair = namedtuple("Pair", "hidden extra")  # noqa: PYI024 - untyped ones are wha
 class Record:
     hidden: Tensor
     extra: object = None
-
-
-class Op(nn.Module):
-    """A function as a module, its result perhaps wrapped."""
-
-    def __init__(self, function: Function, wrap: Callable[[Tensor], Any] = lambda y: y) -> None:
-        super().__init__()
-        self.function, self.wrap = function, wrap
-
-    def forward(self, x: Tensor) -> Any:
-        return self.wrap(self.function(x))
-
-
-class Carry(nn.Module):
-    """A module under test between two linear layers."""
-
-    def __init__(
-        self, op: nn.Module, pick: Callable[[Any], Tensor] = lambda out: out, width: int = 4
-    ) -> None:
-        super().__init__()
-        self.enc, self.op, self.head = nn.Linear(4, width), op, nn.Linear(width, 3)
-        self.pick = pick
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.pick(self.op(self.enc(x))))
 
 
 class Cell(nn.Module):
@@ -85,7 +62,7 @@ class Checkpointed(nn.Module):
     def __init__(self, function: Function, *, reentrant: bool) -> None:
         super().__init__()
         self.enc, self.head, self.reentrant = nn.Linear(4, 4), nn.Linear(4, 3), reentrant
-        self.block = nn.ModuleDict({"layer": nn.Linear(4, 4), "op": Op(function)})
+        self.block = nn.ModuleDict({"layer": nn.Linear(4, 4), "op": Apply(function)})
 
     def run_block(self, x: Tensor) -> Tensor:
         return self.block["op"](self.block["layer"](x))
@@ -175,7 +152,7 @@ def stop(run: Run, net: nn.Module, batches: list[Any], **options: Any) -> Any:
 def test_the_module_of_the_faulty_operation_is_named(
     run: Run, note: Note, case: str, function: Function, phase: str, operation: str
 ) -> None:
-    net = Carry(Op(function))
+    net = Carry(Apply(function))
     with torch.no_grad():
         net.enc.bias[0] = -50.0
     finding = stop(run, net, [make_batch()])
@@ -189,7 +166,7 @@ def test_the_module_of_the_faulty_operation_is_named(
 def test_a_guard_behind_the_operation_gets_the_advice_to_guard_its_input(
     run: Run, function: Function
 ) -> None:
-    finding = stop(run, Carry(Op(function)), [make_batch()])
+    finding = stop(run, Carry(Apply(function)), [make_batch()])
     assert "mask the INPUT" in finding.remedy
 
 
@@ -208,7 +185,7 @@ def test_a_guard_behind_the_operation_gets_the_advice_to_guard_its_input(
 def test_a_module_that_wraps_its_output_is_named_all_the_same(
     run: Run, note: Note, wrap: Any, pick: Any, function: Function
 ) -> None:
-    finding = stop(run, Carry(Op(function, wrap), pick), [make_batch()])
+    finding = stop(run, Carry(Apply(function, wrap), pick), [make_batch()])
     assert finding.layer == "net.op"
     note("a03", "op", f"{finding.layer}: {finding.summary}")
 

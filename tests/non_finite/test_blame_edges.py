@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from gradwatch.findings import INPUT, LOSS, OPTIMIZER, ROOT
 from gradwatch.non_finite.blame import NOT_REPRODUCIBLE, Blame
+from tests.modules import Apply
 
 Examine = Callable[..., Blame]
 INF = float("inf")
@@ -18,15 +19,6 @@ INF = float("inf")
 
 def make_model() -> nn.Sequential:
     return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-
-
-class Apply(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
 
 
 def around(function: Callable[[Tensor], Tensor]) -> nn.Sequential:

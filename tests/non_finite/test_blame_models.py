@@ -12,21 +12,13 @@ from torch.nn import functional
 from torch.nn.utils import parametrizations
 
 from gradwatch.non_finite.blame import ONLY_COMPILED, REPRODUCIBLE, Blame
+from tests.modules import Apply
 
 Examine = Callable[..., Blame]
 
 
 def root_of_square(x: Tensor) -> Tensor:
     return torch.sqrt((x * (x > 0)) ** 2)
-
-
-class Apply(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
 
 
 def squares(model: nn.Module) -> Callable[[Any], Tensor]:

@@ -9,19 +9,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from gradwatch.non_finite.blame import REPRODUCIBLE, Blame
+from tests.modules import Apply
 
 Examine = Callable[..., Blame]
 WIDTH = 8
 INF = float("inf")
-
-
-class Apply(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
 
 
 class Residual(nn.Module):

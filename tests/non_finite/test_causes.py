@@ -16,6 +16,7 @@ from gradwatch.non_finite.capture import hold
 from gradwatch.non_finite.causes import CAUSES
 from gradwatch.non_finite.program import ClosureProgram, ModelProgram, Suspects
 from gradwatch.non_finite.replay import investigate
+from tests.modules import Apply
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -33,15 +34,6 @@ EXAMPLES: dict[str, Any] = load("causes_examples").EXAMPLES
 EACH = [(name, dtype) for name, example in EXAMPLES.items() for dtype in example.dtypes]
 
 
-class Layer(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
-
-
 def squared(out: Tensor, y: Tensor) -> Tensor:
     return (out - y).pow(2).mean()
 
@@ -53,7 +45,7 @@ class Step:
         self.parts: dict[str, Any] = {"torch": torch, "nn": nn, "functional": functional}
         exec(code, self.parts)  # noqa: S102 - the documentation's own examples
         torch.manual_seed(1)
-        layer = Layer(self.parts.get("layer", lambda x: x))
+        layer = Apply(self.parts.get("layer", lambda x: x))
         self.net = nn.Sequential(
             nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), layer, nn.Linear(8, 8), nn.Tanh(),
             nn.Linear(8, 4),

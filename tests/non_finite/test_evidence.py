@@ -11,18 +11,10 @@ from gradwatch.non_finite import evidence
 from gradwatch.non_finite.blame import Blame
 from gradwatch.non_finite.describe import finding_of
 from gradwatch.non_finite.evidence import Seen, Tally, empty_rows, tallies, tally
+from tests.modules import Apply
 
 Examine = Callable[..., Blame]
 NAN, INF = float("nan"), float("inf")
-
-
-class Apply(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
 
 
 def deep(function: Callable[[Tensor], Tensor]) -> nn.Sequential:

@@ -18,17 +18,9 @@ from gradwatch.non_finite.blame import (
 from gradwatch.non_finite.capture import hold
 from gradwatch.non_finite.program import ClosureProgram, ModelProgram, Suspects
 from gradwatch.non_finite.replay import fallback, investigate
+from tests.modules import Apply
 
 Examine = Callable[..., Blame]
-
-
-class Apply(nn.Module):
-    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
 
 
 def around(function: Callable[[Tensor], Tensor]) -> nn.Sequential:
