@@ -10,6 +10,7 @@ from gradwatch.roofline.verdicts import LayerVerdict, VerdictKind
 __all__ = ["Diagnosis"]
 
 Verdicts = list[LayerVerdict]
+THOUSAND = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +68,16 @@ class Diagnosis:
         seconds = sum(map(_seconds, found))
         if kind == "bandwidth-bound" and seconds > 0:
             rate = sum(each.moved_bytes for each in found) / seconds
-            yield f"{rate / 1e9:,.3g} of {self.copy_bytes_per_second / 1e9:,.3g} GB/s"
+            yield f"{_short(rate / 1e9)} of {_short(self.copy_bytes_per_second / 1e9)} GB/s"
         elif kind == "compute-bound" and seconds > 0:
-            yield f"{sum(each.flops for each in found) / seconds / 1e9:,.3g} GFLOP/s"
+            yield f"{_short(sum(each.flops for each in found) / seconds / 1e9)} GFLOP/s"
         elif kind == "launch-bound":
-            yield f"{sum(each.kernels for each in found):,.0f} kernels in {seconds * 1e3:,.3g} ms"
+            yield f"{sum(each.kernels for each in found):,.0f} kernels in {_short(seconds * 1e3)} ms"
 
 
 def _seconds(verdict: LayerVerdict) -> float:
     return verdict.forward_seconds + verdict.backward_seconds
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= THOUSAND else f"{value:.3g}"
