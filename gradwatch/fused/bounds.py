@@ -72,7 +72,8 @@ class Diagnosis:
         elif kind == "compute-bound" and seconds > 0:
             yield f"{_short(sum(each.flops for each in found) / seconds / 1e9)} GFLOP/s"
         elif kind == "launch-bound":
-            yield f"{sum(each.kernels for each in found):,.0f} kernels in {_short(seconds * 1e3)} ms"
+            kernels = sum(each.kernels for each in found)
+            yield f"{kernels:,.0f} kernels in {_short(seconds * 1e3)} ms"
 
 
 def _seconds(verdict: LayerVerdict) -> float:
