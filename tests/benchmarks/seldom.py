@@ -89,7 +89,7 @@ def pictures() -> None:
 def draw(layers: int) -> None:
     """Print the row of one model."""
     history, records = History(), list(make_records(layers, 400, 1))
-    taken = seconds(lambda: [history.add(each) for each in records]) / len(records)
+    taken = sum(seconds(partial(history.add, each)) for each in records) / len(records)
     times = [taken, *(usual(partial(each, history)) for each in (heatmap, profile, gallery))]
     drawn = gallery(history)
     sizes = sorted(png_bytes(each.image) / 1e3 for each in drawn)

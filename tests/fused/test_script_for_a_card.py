@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from gradwatch.fused.options import FusedBackwardOptions
 from tests.fused.lab import Offers, quick
 
 pytest.importorskip("transformers", reason="transformers is not installed")
@@ -17,7 +18,7 @@ def run_script(monkeypatch: pytest.MonkeyPatch, *arguments: str, **options: Any)
     from tests.benchmarks import trial
 
     monkeypatch.setattr(sys, "argv", ["trial.py", *arguments])
-    chosen = partial(trial.FusedBackwardOptions, profile=False, **options)
+    chosen = partial(FusedBackwardOptions, profile=False, **options)
     monkeypatch.setattr(trial, "FusedBackwardOptions", chosen)
     trial.main()
 

@@ -59,7 +59,9 @@ def compete(bundled: float, liger: float, **options: Any) -> tuple[Result, list[
     model = nn.Sequential(nn.Linear(16, 16), HandWritten(16), nn.Linear(16, 3))
     providers = [Paced(Bundled(), bundled), Paced(Liger(), liger)]
     result = run_trial(model, providers, regression_steps=1, **options)
-    told = [(row.provider, row.verdict) for row in result.rows if row.kind == "RMSNorm by hand"]
+    told: list[tuple[str, str]] = [
+        (row.provider, row.verdict) for row in result.rows if row.kind == "RMSNorm by hand"
+    ]
     return result, told
 
 
