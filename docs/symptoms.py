@@ -39,7 +39,8 @@ What shows in the autograd graph and in memory has rules of its own:
 | rule | what is seen |
 |---|---|
 | `saturating_chain` | a parameter whose every way to the loss leads through eight or more \
-saturating functions in a row, without a shortcut or a normalisation between them |
+saturating functions in a row, without a shortcut or a normalisation between them; where its \
+gradient is measured to fade, `vanishing` tells it with the run |
 | `graph_grows`, `graph_carried_over` | a state that is carried from step to step with its graph |
 | `graph_cut` | parameters of layers that ran and that the loss does not reach, with the last \
 module before the cut |
