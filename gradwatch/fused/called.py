@@ -70,7 +70,7 @@ class LossesNoted(TorchFunctionMode):
     ) -> Any:  # noqa: ANN401 - whatever it returns
         """Run a function, and note it down where it is a loss."""
         result = func(*args, **(kwargs or {}))
-        if func in FUNCTIONS:
+        if func in FUNCTIONS and not torch.compiler.is_compiling():
             self._note(func, args, kwargs or {})
         return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -92,7 +93,7 @@ def observe(bench: Bench, dress: Dress) -> Seen:
             undo.add(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
     noted = LossesNoted(bench.model)
     try:
-        with noted if not _holds_compiled(bench.model) else nullcontext():
+        with nullcontext() if _compiles(bench.model) else noted:
             bench.step()
     finally:
         undo()
@@ -100,8 +101,11 @@ def observe(bench: Bench, dress: Dress) -> Seen:
     return seen
 
 
-def _holds_compiled(model: nn.Module) -> bool:
-    # It would be compiled anew under a mode of ours.
+def _compiles(model: nn.Module) -> bool:
+    """Tell whether something would be compiled anew under a mode of ours."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    if dynamo is not None and dynamo.counters["stats"]["unique_graphs"]:
+        return True
     return any(
         each._compiled_call_impl is not None or "_orig_mod" in each._modules
         for each in model.modules()

@@ -9,10 +9,10 @@ from torch.nn import functional as F
 
 from gradwatch import FusedBackwardOptions, MemorySink
 from gradwatch.callbacks import FusedBackward
-from gradwatch.fused.called import CalledLoss
+from gradwatch.fused.called import CalledLoss, LossesNoted
 from gradwatch.fused.observe import observe
 from gradwatch.fused.providers import Bundled
-from tests.fused.lab import QUICK, Net, Offers, make_batch, make_bench, quick, run_trial
+from tests.fused.lab import QUICK, Net, Offers, loss_of, make_batch, make_bench, quick, run_trial
 from tests.kit import Calm, build, fit
 
 WAY_OUT = "as nn.CrossEntropyLoss() kept on the model it could be tried"
@@ -140,11 +140,45 @@ def test_what_is_noted_holds_no_logits() -> None:
     assert {each.untyped_storage().nbytes() for each in call.inputs} == {4, 8}
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+# Dynamo looks at what every input has.
+looked_at = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+
+
+@looked_at
 def test_nothing_is_noted_beside_a_compiled_module() -> None:
     model = Net()
     model.head.compile(backend="eager")
-    assert noted(model, lambda model, batch: F.cross_entropy(model(batch[0]), batch[1])) == []
+    assert noted(model, loss_of) == []
+
+
+@looked_at
+def test_a_compiled_function_is_not_compiled_anew() -> None:
+    compiled: list[int] = []
+
+    def backend(graph: Any, _inputs: Any) -> Any:
+        compiled.append(1)
+        return graph.forward
+
+    @torch.compile(backend=backend, fullgraph=True)
+    def loss(x: Tensor, target: Tensor) -> Tensor:
+        return F.cross_entropy(x, target)
+
+    def run(model: nn.Module, batch: Any) -> Tensor:
+        return loss(model(batch[0]), batch[1])
+
+    model = Net()
+    run(model, make_batch())
+    assert noted(model, run) == []
+    assert compiled == [1]
+
+
+@looked_at
+def test_a_function_that_is_compiled_while_losses_are_noted_stays_whole() -> None:
+    compiled = torch.compile(F.cross_entropy, backend="eager", fullgraph=True)
+    x, target = torch.randn(4, 3), torch.arange(4) % 3
+    with LossesNoted(Net()):
+        loss = compiled(x, target)
+    torch.testing.assert_close(loss, F.cross_entropy(x, target))
 
 
 def test_functions_are_as_they_were_when_the_step_is_over() -> None:
