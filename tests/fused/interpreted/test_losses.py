@@ -1,6 +1,5 @@
 """Cross-entropies, as modules written by hand and as functions, through the bundled kernel."""
 
-
 import pytest
 import torch
 from torch import Tensor, nn
