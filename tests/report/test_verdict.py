@@ -1,8 +1,9 @@
 """The verdict: one sentence that is true of what the record holds."""
 
 from gradwatch import Finding, StepRecord
+from gradwatch.health import Verdict
 from gradwatch.report.story import read_story
-from gradwatch.report.verdict import Verdict, group, judge
+from gradwatch.report.verdict import group, judge
 from tests.report.records import RECORD, fault, step, write
 
 INF = float("inf")
