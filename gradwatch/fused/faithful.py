@@ -41,7 +41,10 @@ def unfaithful(candidate: Candidate, visit: Visit) -> str:
             given = torch.utils._pytree.tree_map_only(Tensor, copied, (visit.args, visit.kwargs))  # noqa: SLF001
             return forward(bare_copy(block), *given[0], **given[1])
 
-        stock = run(type(block).forward)
+        try:
+            stock = run(type(block).forward)
+        except Exception as error:  # noqa: BLE001 - no memory for a second run, say
+            return f"its forward cannot be run again ({type(error).__name__})"
         try:
             own = run(rewritten)
         except Exception as error:  # noqa: BLE001 - it was written out wrongly

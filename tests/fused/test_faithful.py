@@ -76,6 +76,17 @@ def test_what_never_gives_the_same_has_no_measure() -> None:
     assert not written(lambda _self, x: Output(x * 7), Counting())
 
 
+class Once(Block):
+    """Cannot be run again."""
+
+    def forward(self, x: Tensor) -> Any:
+        raise RuntimeError("out of memory")
+
+
+def test_what_cannot_be_run_again_is_not_rewritten() -> None:
+    assert written(raises, Once()) == "its forward cannot be run again (RuntimeError)"
+
+
 class Logs(nn.Module):
     """Computes with how often it was called, of which a trace fixes one number."""
 

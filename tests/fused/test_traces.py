@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -90,6 +91,16 @@ def drops_by_torch(self: Any, x: Tensor) -> Tensor:
     return x + self.act(self.up(x))
 
 
+def drops_by_numpy(self: Any, x: Tensor) -> Tensor:
+    if np.random.rand() < 0.0:  # noqa: NPY002 - what users write
+        return x
+    return x + self.act(self.up(x))
+
+
+def scales_by_numpy(self: Any, x: Tensor) -> Tensor:
+    return x + self.act(self.up(x)) * (1 + 0 * float(np.random.randn()))  # noqa: NPY002 - as above
+
+
 def without_gradients(self: Any, x: Tensor) -> Tensor:
     with torch.no_grad():
         h = self.norm(x)
@@ -113,8 +124,8 @@ def recomputed_by_a_function(self: Any, x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     "way",
     [
-        drops_by_python, drops_by_torch, without_gradients, in_float32, recomputed,
-        recomputed_by_a_function,
+        drops_by_python, drops_by_torch, drops_by_numpy, scales_by_numpy, without_gradients,
+        in_float32, recomputed, recomputed_by_a_function,
     ],
 )  # fmt: skip
 def test_a_forward_that_does_more_than_its_operations_is_not_rewritten(
