@@ -77,13 +77,10 @@ class Proof:
 
     def _calls(self, candidate: Candidate, dress: Dress) -> Calls | str:
         try:
-            calls = record(self._bench, dress, candidate)
-            # Running statistics have seen this batch by now: another update would hardly show.
-            self._bench.rewind(dress)
+            return record(self._bench, dress, candidate)
         except Exception as error:  # noqa: BLE001 - a block that was rewritten wrongly
             told = f"{type(error).__name__}: {error}".partition("\n")[0]
             return f"the step raised {told}"
-        return calls
 
     def alone(self, candidate: Candidate, dress: Dress) -> tuple[float, float] | None:
         """Take the time of a candidate's functions without the step around them.
