@@ -109,8 +109,13 @@ class Grouped(nn.Module):
 def test_a_chain_runs_as_one_kernel(make: Any, shape: tuple[int, ...], kind: str) -> None:
     torch.manual_seed(0)
     x = torch.randn(shape)
+    block = make()
+    for each in block.modules():
+        if isinstance(each, nn.BatchNorm2d):
+            # As after some steps: the mean of a few numbers alone may be all rounding.
+            nn.init.constant_(each.get_buffer("running_mean"), 0.5)
     result = run_trial(
-        nn.Sequential(nn.Identity(), make()), [Bundled()], (x, None), mode="force",
+        nn.Sequential(nn.Identity(), block), [Bundled()], (x, None), mode="force",
         loss=lambda model, batch: model(batch[0]).square().mean(), regression_steps=1,
     )  # fmt: skip
     assert ("1", kind) in [(each.layer, each.kind) for each in result.kept]
