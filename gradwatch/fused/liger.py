@@ -30,6 +30,7 @@ from gradwatch.fused.norms import stock_add_norm
 from gradwatch.fused.operation import Function
 from gradwatch.fused.providers import Offer
 from gradwatch.fused.site import Site
+from gradwatch.words import one_line
 
 __all__ = ["Liger"]
 
@@ -86,8 +87,7 @@ def _refuse_import() -> str | None:
     try:
         importlib.import_module("liger_kernel.ops")
     except Exception as error:  # noqa: BLE001 - whatever another package does when it is imported
-        told = f"{type(error).__name__}: {error}".partition("\n")[0]
-        return f"liger_kernel is installed and cannot be imported: {told}"
+        return f"liger_kernel is installed and cannot be imported: {one_line(error)}"
     return None
 
 

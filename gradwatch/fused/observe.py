@@ -16,6 +16,7 @@ from gradwatch.fused.bench import Bench, Dress
 from gradwatch.fused.called import CalledLoss, LossesNoted
 from gradwatch.fused.operation import Call, Candidate, Function, Half, Operation
 from gradwatch.hooks import tensors_in
+from gradwatch.layers import is_compiled
 from gradwatch.non_finite.rng import RandomState
 from gradwatch.undo import Undo, patch_instance
 
@@ -106,10 +107,7 @@ def _compiles(model: nn.Module) -> bool:
     dynamo = sys.modules.get("torch._dynamo.utils")
     if dynamo is not None and dynamo.counters["stats"]["unique_graphs"]:
         return True
-    return any(
-        each._compiled_call_impl is not None or "_orig_mod" in each._modules
-        for each in model.modules()
-    )
+    return is_compiled(model)
 
 
 def record(bench: Bench, dress: Dress, candidate: Candidate) -> list[Call | None]:

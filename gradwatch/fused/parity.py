@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from gradwatch.fused.operation import Call, Function, Operation
 from gradwatch.fused.runs import LAYOUTS, Layout, Run, Spoiled, run_function
+from gradwatch.words import one_line
 
 __all__ = ["Parity", "check"]
 
@@ -78,8 +79,7 @@ def check(operation: Operation, owner: nn.Module, call: Call, limit_seconds: flo
     except Spoiled as spoiled:
         return Parity(math.nan, math.nan, str(spoiled))
     except Exception as error:  # noqa: BLE001 - whatever a provider's function raises
-        first_line = f"{type(error).__name__}: {error}".partition("\n")[0]
-        return Parity(math.nan, math.nan, f"it raised {first_line}")
+        return Parity(math.nan, math.nan, f"it raised {one_line(error)}")
     return Parity(*worst)
 
 

@@ -17,6 +17,7 @@ from gradwatch.fused.rows import Rows
 from gradwatch.fused.runs import bare_copy, half_set
 from gradwatch.hooks import tensors_in
 from gradwatch.ranks import Ranks
+from gradwatch.words import one_line
 
 __all__ = ["Proof"]
 
@@ -79,8 +80,7 @@ class Proof:
         try:
             return record(self._bench, dress, candidate)
         except Exception as error:  # noqa: BLE001 - a block that was rewritten wrongly
-            told = f"{type(error).__name__}: {error}".partition("\n")[0]
-            return f"the step raised {told}"
+            return f"the step raised {one_line(error)}"
 
     def alone(self, candidate: Candidate, dress: Dress) -> tuple[float, float] | None:
         """Take the time of a candidate's functions without the step around them.

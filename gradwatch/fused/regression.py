@@ -8,13 +8,14 @@ weights themselves, by plain gradient descent, and the bench puts every bit back
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from gradwatch.fused.bench import Bench, Dress
+from gradwatch.words import one_line
 
 __all__ = ["Course", "Regression", "guilty"]
 
@@ -72,7 +73,7 @@ class Regression:
         try:
             distance = self._distance(self._run(dress))
         except Exception as error:  # noqa: BLE001 - whatever a provider's function raises
-            return f"the step raised {type(error).__name__}: {error}".partition("\n")[0]
+            return f"the step raised {one_line(error)}"
         allowed = SLACK * self.drift + torch.finfo(torch.float32).eps
         if distance <= allowed:
             return ""
@@ -102,7 +103,7 @@ class Regression:
     def _descend(self) -> None:
         pairs = [(each, each.grad) for each in self._weights if each.grad is not None]
         if not self._rate:
-            slope = _norm([grad for _, grad in pairs])
+            slope = _norm(grad for _, grad in pairs)
             self._rate = PACE * _norm(self._start) / max(slope, 1e-30)
         with torch.no_grad():
             for each, grad in pairs:
@@ -110,8 +111,8 @@ class Regression:
 
     def _distance(self, course: Course) -> float:
         """Give the way between two ends relative to the way gone, or the gap of the losses."""
-        apart = _norm([a - b for a, b in zip(course.weights, self._stock.weights, strict=True)])
-        gone = _norm([b - c for b, c in zip(self._stock.weights, self._start, strict=True)])
+        apart = _norm(a - b for a, b in zip(course.weights, self._stock.weights, strict=True))
+        gone = _norm(b - c for b, c in zip(self._stock.weights, self._start, strict=True))
         known = zip(course.losses, self._stock.losses, strict=True)
         gaps = [abs(a - b) / max(abs(b), 1e-30) for a, b in known]
         found = max(apart / max(gone, 1e-30), *gaps)
@@ -124,7 +125,7 @@ class Regression:
         return max(types, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
 
 
-def _norm(tensors: Sequence[Tensor]) -> float:
+def _norm(tensors: Iterable[Tensor]) -> float:
     return math.sqrt(sum(float(each.detach().float().square().sum()) for each in tensors))
 
 

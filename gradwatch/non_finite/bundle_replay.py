@@ -26,6 +26,7 @@ from gradwatch.non_finite.program import ModelProgram, Program, Suspects
 from gradwatch.non_finite.recipe import Recipe
 from gradwatch.non_finite.replay import investigate
 from gradwatch.non_finite.verdicts import meaning_of
+from gradwatch.words import one_line
 
 
 class BundleError(ConfigurationError):
@@ -81,7 +82,7 @@ def load_bundle(path: Path) -> dict[str, Any]:
     try:
         bundle = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        message = f"{path} cannot be read as a bundle: {_told(error)}"
+        message = f"{path} cannot be read as a bundle: {one_line(error)}"
         raise BundleError(message) from error
     found = bundle.get("format") if isinstance(bundle, dict) else None
     if not isinstance(bundle, dict) or found != FORMAT:
@@ -111,7 +112,7 @@ def find_factory(target: str) -> Callable[..., Any]:
     try:
         module = importlib.import_module(place)
     except Exception as error:
-        message = f"--model {target}: {place} cannot be imported: {_told(error)}"
+        message = f"--model {target}: {place} cannot be imported: {one_line(error)}"
         raise BundleError(message) from error
     factory = getattr(module, name, None)
     if not callable(factory):
@@ -151,7 +152,7 @@ def _model(factory: Callable[..., Any], recipe: Recipe) -> nn.Module:
     try:
         model = factory(**recipe.config) if inspect.isclass(factory) else factory()
     except Exception as error:
-        message = f"the factory failed: {_told(error)}"
+        message = f"the factory failed: {one_line(error)}"
         raise BundleError(message) from error
     if not isinstance(model, nn.Module):
         message = f"the factory made {type(model).__name__}, not a torch.nn.Module"
@@ -255,7 +256,3 @@ def _compared(bundle: Mapping[str, Any], blame: Blame, notes: tuple[str, ...]) -
         ran=not blame.verdict.startswith(NO_REPLAY),
         notes=notes,
     )
-
-
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".partition("\n")[0]

@@ -36,6 +36,7 @@ from gradwatch.non_finite.surroundings import Surroundings, surroundings_of
 from gradwatch.non_finite.telling import blame_of
 from gradwatch.non_finite.trace import Trace
 from gradwatch.non_finite.walk import Record
+from gradwatch.words import one_line
 
 # Compiled code rounds differently: its loss is compared as loosely as its type allows.
 LOOSE = 1e-3
@@ -69,8 +70,7 @@ def investigate(
         with rng_preserved(), gradients_aside(model), wandb_muted():
             return _Investigation(model, held, program, suspects).run(replays, lockstep=lockstep)
     except Exception as error:  # noqa: BLE001 - the user's code runs here: anything may come
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        return fallback(suspects, reason, held)
+        return fallback(suspects, one_line(error), held)
 
 
 def fallback(suspects: Suspects, reason: str, held: Held | None = None) -> Blame:
