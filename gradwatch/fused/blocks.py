@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
-from gradwatch.fused.guards import Read, guard, is_plain
+from gradwatch.fused.fixed import Unfixable, is_plain
+from gradwatch.fused.guards import Read, guard
 from gradwatch.fused.observe import Visit
 from gradwatch.fused.runs import bare_copy, half_set
 from gradwatch.fused.tracer import Opaque, Tracer, copied, versions
@@ -58,6 +59,8 @@ def trace(block: nn.Module, visit: Visit, open_: Collection[str] = ()) -> Traced
         return _trace(block, visit, open_)
     except Opaque as opaque:
         return trace(block, visit, {path for path in open_ if not _below(path, opaque.path)})
+    except Unfixable:
+        return "its forward reads more than can be looked at in each call"
     except Exception as error:  # noqa: BLE001 - a forward may do anything
         return f"its forward cannot be traced ({type(error).__name__})"
 

@@ -2,44 +2,37 @@
 
 from __future__ import annotations
 
-import functools
-import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
+from gradwatch.fused.fixed import changeable, fixed, is_plain
 from gradwatch.fused.operation import Half
 from gradwatch.hooks import Hook
 from gradwatch.non_finite.rng import RandomState
 
 __all__ = [
-    "Read", "carries_hook", "drew", "guard", "is_plain", "members", "reads_noted", "replaced",
-    "settings", "surroundings",
+    "FORWARD", "OURS", "Read", "carries_hook", "drew", "guard", "members", "reads_noted",
+    "replaced", "settings", "surroundings",
 ]  # fmt: skip
 
 Read = tuple[str, str]
-"""Path of a module below a block, and the name of an attribute of it."""
+"""Path of a module below a block, and the name of an attribute of it, or of one of that."""
+
+OURS: WeakSet[Callable[..., Any]] = WeakSet()
+"""Forwards that compute what the stock ones do: a module that wears one is as it was."""
 
 # Fused functions read what these hold when they are called.
 ASKED = (nn.Linear, nn.BatchNorm2d, nn.GroupNorm)
 OF_EVERY_MODULE = frozenset({*vars(nn.Module()), "forward"})
-# Classes and arrays: a trace calls them or is handed them, and fixes nothing of theirs.
-LIVE = (Tensor, nn.Module, type, types.ModuleType)
-FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
-
-
-def is_plain(value: object) -> bool:
-    """Tell whether a trace fixes a value by itself.
-
-    Args:
-        value: Any value.
-    """
-    return isinstance(value, bool | int | float | str | type(None))
+# A class's own, whatever the instance runs: that is looked at by itself.
+FORWARD = "forward"
 
 
 def surroundings(device: str) -> tuple[object, ...]:
@@ -82,7 +75,7 @@ def reads_noted(paths: Mapping[nn.Module, str]) -> Iterator[list[Read]]:
     def read(module: nn.Module, name: str) -> Any:  # noqa: ANN401 - any attribute
         value = object.__getattribute__(module, name)
         path = paths.get(module) if not name.startswith("__") else None
-        if path is not None and _changeable(value):
+        if path is not None and changeable(value):
             noted[path, name] = None
         return value
 
@@ -93,11 +86,6 @@ def reads_noted(paths: Mapping[nn.Module, str]) -> Iterator[list[Read]]:
     finally:
         del nn.Module.__getattribute__
         reads += noted
-
-
-def _changeable(value: object) -> bool:
-    written_out = isinstance(value, (*FUNCTIONS, functools.partial))
-    return is_plain(value) or written_out or not (isinstance(value, LIVE) or callable(value))
 
 
 def guard(
@@ -112,7 +100,7 @@ def guard(
         reads: Attributes its forward reads.
     """
     kinds = tuple(_kind(value) for value in values.values())
-    known = tuple(_fixed(getattr(_at(block, path), name, None)) for path, name in reads)
+    known = tuple(fixed(_read(_at(block, path), name)) for path, name in reads)
     return kinds, half.dtype, known
 
 
@@ -133,6 +121,15 @@ def members(
     return _has_any_global_hook(), block.training, _held(block), parts, frames
 
 
+def _read(module: nn.Module | None, name: str) -> Any:  # noqa: ANN401 - any attribute
+    if name == FORWARD:
+        return getattr(type(module), FORWARD, None)
+    value: Any = module
+    for each in name.split("."):
+        value = getattr(value, each, None)
+    return value
+
+
 def _at(block: nn.Module, path: str) -> nn.Module | None:
     """Find a module, unless it was taken away."""
     found: nn.Module | None = block
@@ -142,7 +139,7 @@ def _at(block: nn.Module, path: str) -> nn.Module | None:
 
 
 def _standing(module: nn.Module | None) -> object:
-    if module is None or carries_hook(module):
+    if module is None or carries_hook(module) or _patched(module):
         return None
     return type(module), module.training, settings(module)
 
@@ -169,6 +166,12 @@ def replaced(module: nn.Module) -> bool:
     return getattr(own, "__func__", own) is not type(module).forward
 
 
+def _patched(module: nn.Module) -> bool:
+    """Tell whether somebody else gave an instance a forward of its own."""
+    own = vars(module).get("forward")
+    return replaced(module) and getattr(own, "__func__", own) not in OURS
+
+
 def _held(module: nn.Module) -> tuple[object, ...]:
     """Give the names and types of a module's children, and which of its parameters are there."""
     children = tuple((name, type(each)) for name, each in module._modules.items())
@@ -191,7 +194,7 @@ def settings(module: nn.Module) -> tuple[object, ...]:
     if type(module) in ASKED:
         return ()
     own = ((name, each) for name, each in vars(module).items() if name not in OF_EVERY_MODULE)
-    return tuple((name, _fixed(each)) for name, each in own)
+    return tuple((name, fixed(each)) for name, each in own)
 
 
 def _kind(value: object) -> object:
@@ -202,22 +205,6 @@ def _kind(value: object) -> object:
     if isinstance(value, dict):
         return type(value), tuple((name, _kind(each)) for name, each in value.items())
     return value if is_plain(value) else type(value)
-
-
-def _fixed(value: object) -> object:
-    """Give the plain values in an attribute: a number, a list of them, those a config holds."""
-    if is_plain(value):
-        return value
-    if isinstance(value, list | tuple):
-        return tuple(each if is_plain(each) else id(each) for each in value)
-    if isinstance(value, (torch.dtype, torch.device, *FUNCTIONS)):
-        return value
-    if isinstance(value, functools.partial):
-        return value.func, _fixed(value.args), _fixed(value.keywords)
-    if isinstance(value, dict):
-        return tuple((name, own if is_plain(own) else type(own)) for name, own in value.items())
-    held = getattr(value, "__dict__", {})
-    return tuple((name, own) for name, own in held.items() if is_plain(own))
 
 
 def carries_hook(module: nn.Module) -> bool:

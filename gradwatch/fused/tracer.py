@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import dis
-import operator
-import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
-from gradwatch.fused.guards import Read, drew, is_plain, reads_noted, surroundings
+from gradwatch.fused.eager import Beside, backwards_refused
+from gradwatch.fused.fixed import contents, is_plain
+from gradwatch.fused.guards import FORWARD, Read, drew, reads_noted, surroundings
+from gradwatch.fused.proxies import Typed, types_answered
 from gradwatch.hooks import tensors_in
 from gradwatch.non_finite.capture import rng_preserved
 from gradwatch.non_finite.rng import RandomState
 
 __all__ = ["Frame", "Opaque", "Tracer", "copied", "versions"]
-
-# What a proxy answers with the live value's own; a call of another type goes the stock way.
-SPECIALISED = frozenset({"dtype", "device", "is_cuda", "ndim"})
-ASSERTED = "what the forward asserts does not hold"
 
 Frame = tuple[str, int]
 """Path of a child that was looked into, and which of its calls it was."""
@@ -42,38 +37,6 @@ class Opaque(Exception):  # noqa: N818 - a verdict, not an error
         """Keep both."""
         super().__init__(f"{path}: {reason}")
         self.path, self.reason = path, reason
-
-
-class _Typed(fx.Proxy):
-    """A proxy that knows its value's type, so that code which branches on it can be traced."""
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - as the value's
-        if name in SPECIALISED:
-            return getattr(self.node.meta["value"], name)
-        return super().__getattr__(name)
-
-    def dim(self) -> int:
-        """Give the number of dimensions, which is specialised."""
-        dimensions: int = self.node.meta["value"].dim()
-        return dimensions
-
-    def __bool__(self) -> bool:
-        """Say that what is asserted holds, and check it at each call; decide nothing else."""
-        if self.node.meta["value"] is not True or not _asserts(sys._getframe(1)):  # noqa: SLF001
-            return bool(self.tracer.to_bool(self))
-        self.tracer.create_proxy("call_function", torch._assert, (self, ASSERTED), {})  # noqa: SLF001
-        return True
-
-    def __setitem__(self, place: Any, value: Any) -> None:  # noqa: ANN401 - as a tensor's
-        self.tracer.create_proxy("call_function", operator.setitem, (self, place, value), {})
-
-
-def _asserts(frame: FrameType) -> bool:
-    """Tell whether what a frame decides just now is an assertion."""
-    code = list(dis.get_instructions(frame.f_code))
-    (place,) = (number for number, each in enumerate(code) if each.offset == frame.f_lasti)
-    names = {(each.opname, each.argrepr) for each in code[place + 1 : place + 3]}
-    return any("ASSERTION" in name or own == "AssertionError" for name, own in names)
 
 
 class Tracer(fx.Tracer):
@@ -112,6 +75,7 @@ class Tracer(fx.Tracer):
         self.entered: Counter[str] = Counter()
         self.left_marks = self.draws = False
         self.reads: list[Read] = []
+        self._beside = Beside(root)
 
     def write_down(self, values: Mapping[str, Any]) -> fx.Graph:
         """Run the block's forward on proxies.
@@ -133,17 +97,19 @@ class Tracer(fx.Tracer):
         # Gradients are on, as in training: what switches them off, or recomputes, shows.
         with torch.enable_grad(), self._modules_caught(), reads_noted(self._paths) as self.reads:
             self._settings, random = surroundings(self._device), RandomState.take()
-            result = type(self.root).forward(self.root, **given)
+            with types_answered(), backwards_refused(self._beside), self._beside:
+                result = type(self.root).forward(self.root, **given)
             self.draws = drew(random, RandomState.take())
             # What is read of a child's output as it is handed on is an operation too.
             self.create_node("output", "output", (self.create_arg(result),), {})
+        self.reads += [*self._beside.told, *((path, FORWARD) for path in ("", *self.entered))]
         self.left_marks = _contents(self.root) != before
         return self.graph
 
     def _placeholder(self, name: str, value: Any) -> fx.Proxy:  # noqa: ANN401 - any input
         node = self.create_node("placeholder", name, (), {})
         node.meta["value"] = copied(value)
-        return _Typed(node, self)
+        return Typed(node, self)
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Leave it to the call that was caught."""
@@ -197,7 +163,7 @@ class Tracer(fx.Tracer):
             *args: Of fx.
             **kwargs: Of fx.
         """
-        kwargs["proxy_factory_fn"] = lambda node: _Typed(node, self)
+        kwargs["proxy_factory_fn"] = lambda node: Typed(node, self)
         proxy = super().create_proxy(*args, **kwargs)
         meta = proxy.node.meta
         meta["value"], meta["writes"] = self._value(proxy.node)
@@ -206,10 +172,10 @@ class Tracer(fx.Tracer):
     def _value(self, node: fx.Node) -> tuple[Any, bool]:
         if node.op == "call_module":
             return self._outputs[str(node.target)].pop(0)
-        before = versions(_live(node.args), _live(node.kwargs))
-        with torch.no_grad(), rng_preserved():
+        with self._beside.pausing(), torch.no_grad(), rng_preserved():
+            before = versions(_live(node.args), _live(node.kwargs))
             value = _called(node)
-        return value, versions(_live(node.args), _live(node.kwargs)) != before
+            return value, versions(_live(node.args), _live(node.kwargs)) != before
 
     @contextmanager
     def _modules_caught(self) -> Iterator[None]:
@@ -278,12 +244,12 @@ def copied(value: Any) -> Any:  # noqa: ANN401 - any input
     return value.detach().clone() if isinstance(value, Tensor) else value
 
 
-def _contents(module: nn.Module) -> dict[str, tuple[str, int]]:
-    return {
-        f"{path}.{name}": (name, id(value))
+def _contents(module: nn.Module) -> list[tuple[str, list[int]]]:
+    return [
+        (f"{path}.{name}", list(contents(value)))
         for path, each in module.named_modules()
         for name, value in vars(each).items()
-    }
+    ]
 
 
 def _attribute(root: nn.Module, path: str) -> Any:  # noqa: ANN401 - a parameter or buffer

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrize
 
-from gradwatch.fused.guards import carries_hook, replaced
+from gradwatch.fused.guards import OURS, carries_hook, replaced
 from gradwatch.fused.operation import Candidate
 from gradwatch.fused.scripted import SCRIPTED
 from gradwatch.undo import Undo, patch_instance
@@ -42,6 +42,7 @@ class Wardrobe:
         self.worn = tuple(candidates)
         for each in self.worn:
             bound = MethodType(each.forward(), each.module)
+            OURS.add(bound.__func__)
             self._undo.add(patch_instance(each.module, "forward", bound))
 
     def take_off(self) -> None:

@@ -87,20 +87,20 @@ def test_what_cannot_be_run_again_is_not_rewritten() -> None:
     assert written(raises, Once()) == "its forward cannot be run again (RuntimeError)"
 
 
-class Logs(nn.Module):
-    """Computes with how often it was called, of which a trace fixes one number."""
+class Modal(nn.Module):
+    """Computes something else where gradients are off, of which a trace fixes one way."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.linear, self.act, self.log = nn.Linear(8, 8), nn.ReLU(), list[int]()
+        self.linear, self.act = nn.Linear(8, 8), nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
-        self.log.append(1)
-        return self.act(self.linear(x)) * len(self.log)
+        y: Tensor = self.act(self.linear(x))
+        return y * 2 if torch.is_grad_enabled() else y
 
 
 def test_a_forward_that_was_traced_wrongly_is_refused_with_the_reason() -> None:
-    model = nn.Sequential(nn.Linear(8, 8), Logs(), nn.Linear(8, 3))
+    model = nn.Sequential(nn.Linear(8, 8), Modal(), nn.Linear(8, 3))
     result = run_trial(model, [Chains()], (X, torch.arange(4) % 3), mode="force")
     assert result.kept == ()
     assert reason_of(result, "refused") == "its forward, written out, does not give what it gives"
