@@ -150,10 +150,7 @@ def _below(module: nn.Module) -> list[tuple[str, nn.Module]]:
 
 def _single_candidate(
     name: str, site: Site, provider: str, fused: Function, seen: Seen
-) -> Candidate | Refusal:
-    if getattr(fused, "__name__", "") != "forward":
-        reason = "its function is not named 'forward': the module could not be loaded again"
-        return Refusal(name, site.kind, provider, reason)
+) -> Candidate:
     module = site.members[0]
     idle = tuple(path for path, each in _below(module) if seen.counts[each] == 1)
     operation = Operation(site.kind, ("",), type(module).forward, fused, idle)
@@ -169,7 +166,14 @@ def _single_candidate(
 
 
 def _as_it_is(function: Function) -> Function:
-    return function
+    if getattr(function, "__name__", "") == "forward":
+        return function
+
+    # A bound method is pickled by its name, which must be one that the stock module has.
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the stock one's
+        return function(self, *args, **kwargs)
+
+    return forward
 
 
 def _may_hold_chains(module: nn.Module) -> bool:

@@ -10,6 +10,7 @@ from gradwatch.fused.options import FusedBackwardOptions
 from gradwatch.fused.rows import Outcome
 from gradwatch.fused.timing import Comparison, compare
 from gradwatch.ranks import Ranks
+from gradwatch.words import one_line
 
 __all__ = ["Contest", "Score"]
 
@@ -93,8 +94,7 @@ class _Clock:
             try:
                 return self._bench.seconds(dress)
             except Exception as error:  # noqa: BLE001 - whatever a provider's function raises
-                told = f"{type(error).__name__}: {error}".partition("\n")[0]
-                self.error = self.error or f"the step raised {told}"
+                self.error = self.error or f"the step raised {one_line(error)}"
                 return float("inf")
 
         return seconds
@@ -103,4 +103,5 @@ class _Clock:
 def _why(found: Comparison, *, paid: bool) -> str:
     change = f"{abs(1 - found.ratio):.1%} {'less' if found.ratio < 1 else 'more'} time"
     sure = f"99 % interval of the ratio {found.low:.3f} to {found.high:.3f}"
-    return f"{change} ({sure}, {found.pairs} pairs)" + ("" if paid else ": not shown to pay")
+    doubt = "" if paid or found.slower(0.0) else ": not shown to pay"
+    return f"{change} ({sure}, {found.pairs} pairs){doubt}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -16,6 +17,7 @@ from gradwatch.fused.providers import resolve
 from gradwatch.fused.rows import TOGETHER, Rows, trial_table
 from gradwatch.fused.sharded import refuse_model
 from gradwatch.fused.trial import Again, Result, Trial
+from gradwatch.fused.unsaid import unsaid
 from gradwatch.fused.wardrobe import Wardrobe
 from gradwatch.parts import Needs, Part, Scene, Stage, Verdict
 from gradwatch.ranks import Ranks
@@ -93,6 +95,8 @@ class FusedBackward(Part):
         advises = self.options.mode == "advise"
         if advises and all(row.verdict != "advised" for row in result.rows):
             return ()
+        for line in unsaid(result.rows):
+            self._stage.say(line)
         self._stage.show(trial_table(result.rows, step))
         slower = [found for own in result.slower for found in find_symptoms(Signs(fused=own), step)]
         return (_told(result, step, self.options.mode), *slower)
@@ -153,17 +157,13 @@ def _device_name(device: torch.device) -> str:
 
 
 def _told(result: Result, step: int, mode: str) -> Finding:
-    counts: dict[str, int] = {}
-    for row in result.rows:
-        counts[row.verdict] = counts.get(row.verdict, 0) + 1
+    counts = Counter(row.verdict for row in result.rows if row.kind != TOGETHER)
     together = next((row for row in result.rows if row.kind == TOGETHER), None)
     evidence: dict[str, float | int | str] = {"swapped modules": len(result.kept), **counts}
     if together is not None and together.comparison is not None:
         evidence["forward and backward before (ms)"] = together.comparison.before_seconds * 1e3
         evidence["after (ms)"] = together.comparison.after_seconds * 1e3
-    summary = f"a fused forward runs in {counted(len(result.kept), 'module')} from here on"
-    if result.channels_last:
-        summary += ", convolutions with channels last"
+    summary = _summary(result)
     if mode == "advise":
         advised = [row for row in result.rows if row.verdict == "advised"]
         summary = (
@@ -174,6 +174,13 @@ def _told(result: Result, step: int, mode: str) -> Finding:
         evidence=evidence, cause="each row of the table 'trials' says what was tried and why",
         remedy="" if result.kept else _remedy(mode, counts),
     )  # fmt: skip
+
+
+def _summary(result: Result) -> str:
+    last = ["convolutions run with channels last"] if result.channels_last else []
+    worn = len(result.kept)
+    swaps = [f"a fused forward runs in {counted(worn, 'module')}"] if worn else []
+    return f"{', '.join(told)} from here on" if (told := swaps + last) else "nothing was changed"
 
 
 def _remedy(mode: str, counts: Mapping[str, int]) -> str:

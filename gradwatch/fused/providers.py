@@ -40,9 +40,8 @@ class Provider(Protocol):
     def propose(self, site: Site) -> Offer:
         """Offer a function for a place.
 
-        For a module by itself it becomes the module's ``forward``: write a function of that name
-        whose first argument is ``self``, take weights from ``self``, and the module still copies
-        and pickles.
+        For a module by itself it becomes the module's ``forward``: its first argument is the
+        module; take weights from it, and the module still copies and pickles.
 
         Args:
             site: The place.

@@ -28,7 +28,7 @@ COLUMNS = (
     "before (ms)", "after (ms)", "error", "stock error", "peak memory (MiB)", "bound by", "reason",
 )  # fmt: skip
 MIB = 1 << 20
-NUMBERS = re.compile(r"[0-9.+-]+(e[+-][0-9]+)?")
+NUMBERS = re.compile(r"[0-9.,+-]+(e[+-][0-9]+)?")
 ALL = "all kept changes"
 TOGETHER = "together"
 CHANNELS_LAST = "channels_last"

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 14
 LONGEST_CELL = 48
+# The first column, names as a rule, is cut to no less while another column can come in for it.
+NAME = 24
 GAP = 2
 # Made unasked, or material for the report: printing them would be noise.
 UNTOLD = frozenset({"ceilings", "graph", "kernels", "saved"})
@@ -28,7 +30,9 @@ def render_table(table: Table, width: int) -> "list[RenderableType]":
     """
     rows = [[_text(cell) for cell in row] for row in table.rows[:MOST_ROWS]]
     widths = _widths(table.columns, rows)
-    shown = _fitting(widths, width)
+    least = [min(widths[0], NAME), *widths[1:]]
+    shown = _fitting(least, width)
+    widths[0] = min(widths[0], max(width - sum(own + GAP for own in least[1:shown]), NAME))
     parts: list[RenderableType] = [
         shorten(printable(f"gradwatch: {table.title}"), width, placeholder=" …"),
         _rich(table, rows, widths[:shown]),

@@ -122,14 +122,6 @@ def test_a_parametrized_module_is_not_the_class_it_was() -> None:
     assert run_trial(model, [Offers(nn.LayerNorm, quick)], mode="force").kept == ()
 
 
-def test_a_forward_of_another_name_is_refused() -> None:
-    def fast(self: nn.LayerNorm, x: Tensor) -> Tensor:
-        return quick(self, x)
-
-    result = run_trial(Net(), [Offers(nn.LayerNorm, fast)], mode="force")
-    assert "not named 'forward'" in reason_of(result, "refused")
-
-
 def test_what_is_not_tried_in_time_stays_as_it_is() -> None:
     result = run_trial(Net(SlowNorm), [Offers(SlowNorm, quick)], max_seconds=1e-9)
     assert reason_of(result, "not tried") == "the time for the trial was up"
