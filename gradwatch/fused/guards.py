@@ -31,6 +31,8 @@ OURS: WeakSet[Callable[..., Any]] = WeakSet()
 # Fused functions read what these hold when they are called.
 ASKED = (nn.Linear, nn.BatchNorm2d, nn.GroupNorm)
 OF_EVERY_MODULE = frozenset({*vars(nn.Module()), "forward"})
+# Of what is handed over in containers: how deep and how wide they are looked into.
+NESTED, WIDEST = 4, 64
 # A class's own, whatever the instance runs: that is looked at by itself.
 FORWARD = "forward"
 
@@ -197,14 +199,19 @@ def settings(module: nn.Module) -> tuple[object, ...]:
     return tuple((name, fixed(each)) for name, each in own)
 
 
-def _kind(value: object) -> object:
+def _kind(value: object, depth: int = NESTED) -> object:
     if isinstance(value, Tensor):
         return value.dtype, value.dim(), value.device.type, type(value)
+    if is_plain(value):
+        return value
+    if not depth:
+        return type(value)
     if isinstance(value, list | tuple):
-        return type(value), tuple(map(_kind, value))
-    if isinstance(value, dict):
-        return type(value), tuple((name, _kind(each)) for name, each in value.items())
-    return value if is_plain(value) else type(value)
+        return type(value), tuple(_kind(each, depth - 1) for each in value)
+    held = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    if callable(value) or len(held) > WIDEST:
+        return type(value)
+    return type(value), tuple((name, _kind(each, depth - 1)) for name, each in held.items())
 
 
 def carries_hook(module: nn.Module) -> bool:

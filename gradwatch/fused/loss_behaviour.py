@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -37,6 +38,9 @@ STRAY = (-2,)
 SIDE = 2
 FEWEST_ROWS = 4
 MOST_NUMBERS = 1 << 16
+# For the one probe that holds many rows: all of a thousand classes are its targets.
+MANY_NUMBERS = 1 << 20
+MANY_ROWS = 1 << 12
 TOLERANCE = 1e-9
 ROUNDING = 1e-12
 LOSS_SCALE = float(1 << 16)
@@ -93,7 +97,7 @@ def _dimensions(x: Tensor, target: Tensor) -> list[int]:
 
 
 class _Probe(NamedTuple):
-    """Logits, targets and the size of what flows back: 0 where only the value is looked at."""
+    """Logits, targets and the size of what flows back: 0 where there are no gradients."""
 
     x: Tensor
     target: Tensor
@@ -132,6 +136,7 @@ def _recognised(module: nn.Module, x: Tensor, dim: int) -> LossForm | None:
         ways = itertools.product(forms, (None, *marks), NEGATIVE)
         forms = [form._replace(ignore_index=mark, negative=way) for form, mark, way in ways]
         forms = twin.agrees(forms, _marked_probes(twin, [*marks, *STRAY, twin.classes]))
+        forms = twin.agrees(forms, _large_probes(twin, marks))
         # What it notes down in itself, somebody reads.
         if not forms or stands_on(twin.module) != before:
             return None
@@ -165,8 +170,10 @@ def _plain_forms(twin: _Twin, numbers: Iterable[float]) -> Iterator[LossForm]:
 def _plain_probes(twin: _Twin, marks: Iterable[int]) -> Iterator[_Probe]:
     x, target = _logits(twin), _targets(twin, marks)
     sure = torch.zeros_like(x).scatter_(twin.dim, target.unsqueeze(twin.dim), 25.0)
-    for each in (x, torch.full_like(x, 3.0), sure, x * 1e3, x * 1e6):
+    for each in (x, torch.full_like(x, 3.0), sure, x * 1e3, x * 1e6, x * 1e12):
         yield _Probe(each, target)
+    # What leaves out, or evens out, what is not finite.
+    yield _Probe(x.clone().fill_(torch.nan).where(_first(x), x), target, slope=0.0)
     # A loss scale is as large; what clips what flows back shows.
     yield _Probe(x[:1], target[:1], slope=LOSS_SCALE)
 
@@ -182,23 +189,39 @@ def _marked_probes(twin: _Twin, marks: Iterable[int]) -> Iterator[_Probe]:
     yield _Probe(x, target)
 
 
+def _first(x: Tensor) -> Tensor:
+    return torch.arange(x.numel()).view_as(x) == 0
+
+
+def _large_probes(twin: _Twin, marks: Iterable[int]) -> Iterator[_Probe]:
+    """Give many rows, also more than a number of the module's: some count the hardest only."""
+    most = MANY_NUMBERS // twin.classes
+    wanted = {min(max(twin.classes, MANY_ROWS), most), *(1 + n for n in marks if SIDE < n < most)}
+    inner = twin.x.dim() - 2
+    for rows in sorted(wanted):
+        side = int((rows / FEWEST_ROWS) ** (1 / inner)) if inner else 0
+        shapes = [[rows // SIDE**inner, *[SIDE] * inner], [FEWEST_ROWS, *[side] * inner]]
+        for shape in (each for each in shapes[: 1 + bool(inner)] if min(each) >= SIDE):
+            yield _Probe(_logits(twin, shape), _targets(twin, shape=shape), slope=0.0)
+
+
 def _shape(twin: _Twin) -> list[int]:
     rows = max(FEWEST_ROWS, min(twin.classes, MOST_NUMBERS // twin.classes))
     return [rows, *[SIDE] * (twin.x.dim() - 2)]
 
 
-def _logits(twin: _Twin) -> Tensor:
-    shape = [*_shape(twin), twin.classes]
+def _logits(twin: _Twin, shape: Sequence[int] = ()) -> Tensor:
+    shape = [*(shape or _shape(twin)), twin.classes]
     drawn = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return drawn.movedim(-1, twin.dim).contiguous()
 
 
-def _targets(twin: _Twin, without: Iterable[int] = ()) -> Tensor:
+def _targets(twin: _Twin, without: Iterable[int] = (), shape: Sequence[int] = ()) -> Tensor:
     """Spread the targets over the classes, first and last among them, or over most of these."""
-    n, shape = twin.classes, _shape(twin)
+    n, shape = twin.classes, list(shape or _shape(twin))
     most = torch.tensor(sorted(set(range(n)) - set(without)) or range(n))
     spread = torch.linspace(0, len(most) - 1, shape[0]).round().long()
-    shifts = torch.arange(SIDE ** (len(shape) - 1)).view(shape[1:])
+    shifts = torch.arange(math.prod(shape[1:])).view(shape[1:])
     return most[(spread.view(-1, *[1] * (len(shape) - 1)) + shifts) % len(most)]
 
 
@@ -210,7 +233,8 @@ def _result(compute: Callable[..., Any], probe: _Probe) -> list[Tensor] | None:
     """Give the loss and the gradient of the logits; nothing where it raises."""
     x = probe.x.clone().requires_grad_()
     try:
-        with InDoubles():
+        # In evaluation there are none: what looks for them does something else there.
+        with InDoubles(), torch.set_grad_enabled(probe.slope != 0):
             loss = compute(x, probe.target.clone())
             if probe.slope == 0:
                 return [loss.detach()]
@@ -224,7 +248,7 @@ def _result(compute: Callable[..., Any], probe: _Probe) -> list[Tensor] | None:
 def _alike(form: list[Tensor] | None, own: list[Tensor] | None, probe: _Probe) -> bool:
     if form is None or own is None:
         return form is own
-    rounding = ROUNDING * (1 + float(probe.x.abs().max()))
+    rounding = ROUNDING * (1 + float(probe.x.nan_to_num().abs().max()))
     bounds = (rounding, TOLERANCE * probe.slope)
     return all(
         a.shape == b.shape and torch.allclose(a, b, TOLERANCE, atol, equal_nan=True)

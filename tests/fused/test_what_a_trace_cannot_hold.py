@@ -245,6 +245,46 @@ def test_what_a_forward_leaves_behind_for_others_is_of_its_last_call(way: Way, h
     assert torch.equal(left, other)
 
 
+class Given(nn.Module):
+    """Hands its body one object, or a mask less."""
+
+    def __init__(self, make: Callable[..., Any]) -> None:
+        super().__init__()
+        self.make, self.mask = make, torch.full((6, 1), 2.0)
+        self.body = Body(lambda own, given: own.head(masked(own, given)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(self.make(x=x, mask=self.mask))
+
+
+def masked(self: Any, given: Any) -> Tensor:
+    y = self.hidden(given.x)
+    return y if given.mask is None else y * given.mask
+
+
+@dataclasses.dataclass
+class Inputs:
+    """What a forward is given."""
+
+    x: Tensor
+    mask: Tensor | None
+
+
+@pytest.mark.parametrize("make", [Inputs, SimpleNamespace])
+def test_what_an_object_among_the_inputs_lacks_is_seen(make: Callable[..., Any]) -> None:
+    torch.manual_seed(0)
+    model: Any = Given(make)
+    wardrobe = Wardrobe()
+    wardrobe.wear(run_trial(model, [Chains()], (X, Y), mode="force").kept)
+    CALLS.clear()
+    outcome(model)
+    assert CALLS == [PAIR]
+    model.mask = None
+    outcome(model)
+    assert CALLS == [PAIR]
+    wardrobe.take_off()
+
+
 def tripled(name: str) -> Change:
     def change(self: Any) -> None:
         child = getattr(self, name)
