@@ -53,18 +53,36 @@ def test_a_gain_smaller_than_what_is_asked_for_does_not_pay() -> None:
     assert found.slower(0.05)
 
 
-def test_a_machine_that_slows_down_does_it_to_both() -> None:
+@pytest.mark.parametrize("course", [lambda n: 1 + n / 20, lambda n: 1 / (1 + n / 20)])
+def test_a_machine_that_slows_down_or_speeds_up_does_it_to_both(
+    course: Callable[[int], float],
+) -> None:
     taken = [0]
 
-    def slowing(seconds: float) -> Callable[[], float]:
-        def measure() -> float:
-            taken[0] += 1
-            return seconds * (1 + taken[0] / 20)
+    def measure() -> float:
+        taken[0] += 1
+        return course(taken[0])
 
-        return measure
-
-    found = compare(slowing(1.0), slowing(1.0), gain=0.0)
+    found = compare(measure, measure, gain=0.0)
     assert not found.faster(0.0)
+    assert not found.slower(0.0)
+
+
+@pytest.mark.parametrize("count", range(8, 60))
+def test_the_interval_is_the_narrowest_that_is_sure_enough(count: int) -> None:
+    low, high = interval(list(range(count)))
+    assert low + high == count - 1
+
+    def missed(rank: float) -> float:
+        """Give the probability that no more than so many values lie below the median, or above."""
+        return 2 * sum(math.comb(count, each) for each in range(int(rank) + 1)) / 2**count
+
+    assert missed(low) <= 0.01 < missed(low + 1)
+
+
+def test_what_is_never_decided_is_measured_as_often_as_was_asked_for() -> None:
+    found = compare(clock(1.0, 0.0, 0), clock(1.0, 0.0, 1), gain=0.0, pairs=4, most_pairs=10)
+    assert found.pairs == 10
 
 
 def test_what_is_several_times_slower_is_measured_twice_only() -> None:
