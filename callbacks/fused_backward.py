@@ -14,9 +14,10 @@ from gradwatch.sinks.protocol import Sink
 class FusedBackward(MonitorCallback):
     """Try fused backward layers once, and keep those that are right and make the step faster.
 
-    After a few steps the layers bound by memory bandwidth are found, each kind of fused layer is
-    proved on a live micro-batch, measured against the stock ones, and kept or rolled back. Training
-    state is not touched by the trial. At the end of the fit the stock forwards are back.
+    After a few steps it is found which layers a fused one could take the place of, those that a
+    profile shows to be bound by arithmetic left out. Each kind of change is proved on a live
+    micro-batch, measured against the stock layers, and kept or rolled back. Training state is not
+    touched by the trial. At the end of the fit the stock forwards are back.
 
     Args:
         options: When fused layers are tried and kept.
