@@ -24,6 +24,7 @@ __all__ = ["Plan"]
 HOPELESS = "compute-bound"
 TRIED = "can be tried with mode='auto'"
 GONE = "kept in the run that was resumed, and not found in this one"
+ABSENT = "kept in the run that was resumed; its provider is not among this one's providers=(...)"
 
 
 class Plan:
@@ -69,7 +70,12 @@ class Plan:
         found = self._found(model, seen)
         refused = {each[:3]: each for each in found.refusals}
         there = {each.key for each in found.candidates}
-        gone = [refused.get(key, Refusal(*key, GONE)) for key in sorted(kept) if key not in there]
+        offering = {each.name for each in resolve(self._options.providers)}
+        gone = [
+            refused.get(key, Refusal(*key, GONE if key[2] in offering else ABSENT))
+            for key in sorted(kept)
+            if key not in there
+        ]
         self._rows.refuse(gone)
         return self._agreed([each for each in found.candidates if each.key in kept])
 

@@ -24,8 +24,8 @@ Outcome = Literal["kept", "rolled back", "rejected", "refused", "advised", "repl
 TRIED: frozenset[Outcome] = frozenset({"kept", "rolled back", "rejected", "replaced"})
 # What a narrow terminal cuts off stands on the right.
 COLUMNS = (
-    "layer", "layers", "change", "provider", "verdict", "after / before", "low", "high",
-    "before (ms)", "after (ms)", "error", "stock error", "peak memory (MiB)", "bound by", "reason",
+    "layer", "layers", "change", "provider", "verdict", "reason", "after / before", "low", "high",
+    "before (ms)", "after (ms)", "error", "stock error", "peak memory (MiB)", "bound by",
 )  # fmt: skip
 MIB = 1 << 20
 NUMBERS = re.compile(r"[0-9.,+-]+(e[+-][0-9]+)?")
@@ -76,11 +76,11 @@ class TrialRow:
             self.kind,
             self.provider,
             self.verdict,
+            self.reason,
             *_times(self.comparison),
             *(None if each is None or math.isnan(each) else each for each in errors),
             None if self.peak_bytes is None else self.peak_bytes / MIB,
             self.bound or None,
-            self.reason,
         )
 
 

@@ -14,6 +14,7 @@ from gradwatch.tables import Cell, Table
 MOST_ROWS = 200
 # A longer table is shut: what it says is in a picture, or looked up.
 MOST_OPEN_ROWS = 25
+LONG = 40
 STATES = ("hooked", "parameter gradients only", "blind")
 MEANINGS = {
     "hooked": "the gradient at its outputs and those of its parameters",
@@ -41,11 +42,19 @@ def _table(table: Table) -> Html:
     return tag(
         "details",
         heading,
-        rows_of(table.columns, cut, table.title),
+        rows_of(*_without_empty(table.columns, cut), table.title),
         more,
         open=len(table.rows) <= MOST_OPEN_ROWS,
         class_="table",
     )
+
+
+def _without_empty(
+    columns: Sequence[str], rows: Sequence[Sequence[Cell]]
+) -> tuple[list[str], list[list[Cell]]]:
+    """Leave columns out in which no row holds anything: what the device does not count, say."""
+    kept = [i for i in range(len(columns)) if not rows or any(row[i] is not None for row in rows)]
+    return [columns[i] for i in kept], [[row[i] for i in kept] for row in rows]
 
 
 def rows_of(columns: Sequence[str], rows: Iterable[Sequence[Cell]], name: str) -> Html:
@@ -75,7 +84,10 @@ def _header(column: str, style: str) -> Html:
 
 
 def _cell(cell: Cell, style: str) -> Html:
-    return tag("td", _say_cell(cell), class_=style or False)
+    told = _say_cell(cell)
+    # In a wide table the browser would break a sentence at each word.
+    broad = "long" if len(told) > LONG else ""
+    return tag("td", told, class_=style or broad or False)
 
 
 def _say_cell(cell: Cell) -> str:

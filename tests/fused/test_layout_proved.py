@@ -111,6 +111,13 @@ def test_what_was_kept_and_is_not_found_any_more_is_told() -> None:
     assert row.reason == "kept in the run that was resumed, and not found in this one"
 
 
+def test_what_was_kept_of_a_provider_that_is_missing_names_the_way_back() -> None:
+    again = Again(frozenset({("norm", "LayerNorm", "lab")}), channels_last=False)
+    (row,) = resume(Convolutions(), again, providers=("torch",)).rows
+    assert row.verdict == "refused"
+    assert row.reason.endswith("its provider is not among this one's providers=(...)")
+
+
 def test_what_was_kept_is_put_back_whatever_the_size_of_the_batch_at_hand() -> None:
     again = Again(frozenset({("norm", "LayerNorm", "lab")}), channels_last=False)
     options = {"providers": (Offers(nn.LayerNorm, quick),), "min_elements": 1 << 20}
@@ -138,7 +145,7 @@ def test_a_resumed_fit_tells_what_was_done(tmp_path: Any) -> None:
     (table,) = sink.tables
     (row,) = [dict(zip(table.columns, each, strict=True)) for each in table.rows]
     assert (row["change"], row["verdict"], row["reason"]) == ("channels_last", "kept", FOLLOWED)
-    assert sink.findings[0].summary.endswith("convolutions with channels last")
+    assert sink.findings[0].summary == "convolutions run with channels last from here on"
 
 
 def test_advice_names_the_layout_where_a_model_convolves() -> None:

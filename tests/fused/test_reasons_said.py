@@ -78,7 +78,7 @@ def test_the_verdict_is_shown_in_eighty_columns_under_long_names() -> None:
     ConsoleSink(lines.append, width=80).table(trial_table([tried], 3))
     assert "rejected" in lines[0]
     assert all(len(line) <= 80 for line in lines[0].splitlines())
-    assert "layernorm and 2 more" in lines[0]
+    assert "norm and 2 more" in lines[0]
 
 
 def named_otherwise(module: nn.LayerNorm, x: Tensor) -> Tensor:

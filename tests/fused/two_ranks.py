@@ -73,7 +73,7 @@ def tried(forward: Callable[..., Tensor], kind: type[Apart]) -> dict[str, Any]:
     own = ResumableLoader(tuple(part[RANK::2] for part in make_samples(56)))
     fit(module, [callback], own, strategy="ddp", devices=2)
     kept = callback.parts[0].state_dict()["kept"]
-    told = [(row[4], row[-1]) for table in sink.tables for row in table.rows]
+    told = [(row[4], row[5]) for table in sink.tables for row in table.rows]
     weights = [each.detach().clone() for each in module.parameters()]
     return {"kept": kept, "told": told, "weights": weights}
 

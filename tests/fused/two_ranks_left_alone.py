@@ -43,7 +43,7 @@ def laid_out() -> dict[str, Any]:
     sink = MemorySink()
     options = FusedBackwardOptions(**{**OPTIONS, "providers": ()})
     weights = data_parallel(FusedBackward(options, sinks=[sink]))
-    rows = [(row[2], row[4], row[-1]) for table in sink.tables for row in table.rows]
+    rows = [(row[2], row[4], row[5]) for table in sink.tables for row in table.rows]
     return {"rows": rows, "weights": weights, "stock": data_parallel()}
 
 

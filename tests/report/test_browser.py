@@ -231,3 +231,20 @@ def test_paper_shows_what_the_screen_has_folded(page: "Chrome") -> None:
     assert page.execute_script(count) == 0
     page.execute_script("dispatchEvent(new Event('afterprint'))")
     assert page.execute_script(count) == folded
+
+
+def test_a_sentence_in_a_wide_table_is_not_broken_at_each_word(
+    chromium: "Chrome", tmp_path: Path
+) -> None:
+    sentence = "kernels run on CUDA devices, not on 'cpu': move model and batch with .to('cuda')"
+    columns = ("layer", "reason", *(f"a column of numbers {i}" for i in range(20)), "none")
+    row = ("stem", sentence, *(1.5 * i for i in range(20)), None)
+    table = Table(name="t", title="wide", step=1, columns=columns, rows=(row,))
+    record = write((table,), tmp_path / "gradwatch_runs" / "record.jsonl")
+    widen(chromium, 1200)
+    chromium.get(write_report(record).as_uri())
+    cell = chromium.find_element("css selector", "#tables td.long")
+    assert cell.text == sentence
+    assert cell.size["width"] >= 300
+    heads = [each.text for each in chromium.find_elements("css selector", "#tables th")]
+    assert heads == list(columns[:-1])
