@@ -71,6 +71,10 @@ def test_what_another_rank_finds_holds_here(
     assert {(row.verdict, row.reason) for row in result.rows} == told
 
 
+def test_where_a_measurement_fails_on_another_rank_no_times_are_told() -> None:
+    assert all(row.comparison is None for row in tried(SlowNorm, fails).rows)
+
+
 def test_another_rank_that_is_slower_decides() -> None:
     def slow(own: Any) -> Any:
         pairs = isinstance(own, list)

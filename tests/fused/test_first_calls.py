@@ -1,0 +1,65 @@
+"""Which call a candidate is proved on, and what is written over on the way."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.fused.lab import Net, Offers, loss_of, quick, run_trial, verdicts
+from tests.fused.nets import Chains
+
+
+def test_a_call_without_gradients_that_comes_first_is_not_the_one_to_prove_on() -> None:
+    def looked_at_before(model: nn.Module, batch: Any) -> Tensor:
+        with torch.no_grad():
+            model(batch[0])
+        return loss_of(model, batch)
+
+    result = run_trial(Net(), [Offers(nn.LayerNorm, quick)], mode="force", loss=looked_at_before)
+    assert verdicts(result) == {"LayerNorm": "kept"}
+
+
+def test_a_module_whose_result_nobody_needs_is_not_proved() -> None:
+    def only_the_head(model: Any, batch: Any) -> Tensor:
+        return loss_of(lambda x: model.head(model.blocks(x).detach()), batch)
+
+    result = run_trial(Net(), [Offers(nn.LayerNorm, quick)], mode="force", loss=only_the_head)
+    (row,) = result.rows
+    assert (row.verdict, row.reason) == (
+        "rejected", "it is not called in this step, or gets no gradient",
+    )  # fmt: skip
+
+
+class Added(nn.Module):
+    """A convolution, its norm, an addition in place, an activation."""
+
+    def __init__(self, *, over: str) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(2, 2, 3, padding=1), nn.BatchNorm2d(2)
+        self.act, self._over = nn.ReLU(), over
+
+    def forward(self, x: Tensor, residual: Tensor) -> Tensor:
+        h = self.norm(self.conv(x))
+        if self._over == "its own result":
+            h += residual
+            return self.act(h)
+        residual += h
+        return self.act(residual)
+
+
+@pytest.mark.parametrize(
+    ("over", "found"), [("its own result", ["BatchNorm2d → add → relu"]), ("the residual", [])]
+)
+def test_a_sum_that_is_written_over_the_residual_stays_as_it_is(over: str, found: Any) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = Added(over=over)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.block(x, x.clone()).mean((2, 3))
+
+    batch = torch.randn(3, 2, 5, 5), torch.arange(3) % 2
+    result = run_trial(Model(), [Chains()], batch, mode="advise")
+    assert [row.kind for row in result.rows] == found
