@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
 __all__ = ["Typed", "types_answered"]
 
@@ -48,6 +48,27 @@ class Typed(fx.Proxy):
     def __setitem__(self, place: Any, value: Any) -> None:  # noqa: ANN401 - as a tensor's
         """Write down that something was written."""
         self.tracer.create_proxy("call_function", operator.setitem, (self, place, value), {})
+
+    def __iadd__(self, other: Any) -> Any:  # noqa: ANN401 - as a tensor's
+        """Write down that a tensor is added to in place: others may hold it."""
+        return self._in_place(operator.iadd, operator.add, other)
+
+    def __isub__(self, other: Any) -> Any:  # noqa: ANN401 - as a tensor's
+        """Write down that something is taken off a tensor in place."""
+        return self._in_place(operator.isub, operator.sub, other)
+
+    def __imul__(self, other: Any) -> Any:  # noqa: ANN401 - as a tensor's
+        """Write down that a tensor is multiplied in place."""
+        return self._in_place(operator.imul, operator.mul, other)
+
+    def __itruediv__(self, other: Any) -> Any:  # noqa: ANN401 - as a tensor's
+        """Write down that a tensor is divided in place."""
+        return self._in_place(operator.itruediv, operator.truediv, other)
+
+    def _in_place(self, written: Any, plain: Any, other: Any) -> Any:  # noqa: ANN401 - as above
+        # A number, such as a length, is another one afterwards.
+        call = written if isinstance(self.node.meta["value"], Tensor) else plain
+        return self.tracer.create_proxy("call_function", call, (self, other), {})
 
 
 def _asserts(frame: FrameType) -> bool:
