@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from gradwatch.fused.wardrobe import Wardrobe
 from tests.fused.lab import Net, Offers, loss_of, quick, run_trial, verdicts
-from tests.fused.nets import Chains
+from tests.fused.nets import CALLS, Chains
 
 
 def test_a_call_without_gradients_that_comes_first_is_not_the_one_to_prove_on() -> None:
@@ -63,3 +64,31 @@ def test_a_sum_that_is_written_over_the_residual_stays_as_it_is(over: str, found
     batch = torch.randn(3, 2, 5, 5), torch.arange(3) % 2
     result = run_trial(Model(), [Chains()], batch, mode="advise")
     assert [row.kind for row in result.rows] == found
+
+
+class Lengths(nn.Module):
+    """It counts one length on and still needs the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.act = nn.Linear(16, 16), nn.GELU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.shape[0]
+        more = rows
+        more += 1
+        return self.act(self.up(x)).reshape(rows, -1) * (more - rows)
+
+
+def test_a_length_that_is_counted_on_is_not_written_over() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Lengths(), nn.Linear(16, 3))
+    result = run_trial(model, [Chains()], mode="force")
+    assert [each.kind for each in result.kept] == ["Linear → gelu"]
+    x = torch.randn(5, 16)
+    before, wardrobe = model(x), Wardrobe()
+    wardrobe.wear(result.kept)
+    CALLS.clear()
+    torch.testing.assert_close(model(x), before)
+    assert CALLS == ["linear → gelu"]
+    wardrobe.take_off()
