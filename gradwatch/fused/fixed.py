@@ -6,7 +6,7 @@ import enum
 import functools
 import types
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ __all__ = ["Unfixable", "changeable", "contents", "fixed", "is_plain"]
 
 DEEPEST = 5
 # A table of words is compared as a whole: it is filled once.
-LONGEST = 64
-MOST = 1024
+MOST = 256
+PLAIN = frozenset({type(None), bool, int, float, str})
 # Classes and arrays: a trace calls them or is handed them, and fixes nothing of theirs.
 LIVE = (Tensor, nn.Module, type, types.ModuleType)
 FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
@@ -74,20 +74,18 @@ class _Walk:
     def __init__(self) -> None:
         self._left = MOST
 
-    def of(self, value: Any, depth: int) -> object:  # noqa: ANN401, PLR0911 - a value of any kind
-        if value is None or type(value) in (bool, int, float, str):
+    def of(self, value: Any, depth: int) -> object:  # noqa: ANN401 - a value of any kind
+        if type(value) in PLAIN:
             return value
         self._left -= 1
         if not depth or not self._left:
             raise Unfixable
-        if is_plain(value) or isinstance(value, NAMES):
-            return value
+        if isinstance(value, dict):
+            return self._items(value, depth)
         if isinstance(value, SEQUENCES):
             return self._sequence(value, depth)
-        if isinstance(value, Mapping):
-            if len(value) > LONGEST:
-                return id(value), len(value)
-            return tuple((name, self._inner(own, depth)) for name, own in value.items())
+        if is_plain(value) or isinstance(value, NAMES):
+            return value
         if isinstance(value, np.ndarray | np.generic):
             return value.dtype, value.shape, value.tobytes()
         return self._callable(value, depth) if callable(value) else self._object(value, depth)
@@ -95,8 +93,16 @@ class _Walk:
     def _inner(self, value: Any, depth: int) -> object:  # noqa: ANN401
         return type(value) if isinstance(value, LIVE) else self.of(value, depth - 1)
 
+    def _items(self, value: dict[Any, Any], depth: int) -> object:
+        if len(value) > MOST:
+            return id(value), len(value)
+        return tuple(
+            (name, own if type(own) in PLAIN else self._inner(own, depth))
+            for name, own in value.items()
+        )
+
     def _sequence(self, value: Any, depth: int) -> object:  # noqa: ANN401
-        if len(value) > LONGEST:
+        if len(value) > MOST:
             return id(value), len(value)
         return tuple(
             id(each) if isinstance(each, LIVE) else self.of(each, depth - 1) for each in value
@@ -107,7 +113,11 @@ class _Walk:
             held = (value.func, value.args, value.keywords)
             return tuple(self._inner(each, depth) for each in held)
         if isinstance(value, types.FunctionType):
-            return value, tuple(self._inner(each, depth) for each in _surroundings(value))
+            # Functions call each other, and themselves: what all of them read comes at once.
+            read = (each() for each in _read_by(value))
+            return value, tuple(
+                each if isinstance(each, FUNCTIONS) else self._inner(each, depth) for each in read
+            )
         if isinstance(value, types.MethodType):
             return value.__func__, self._inner(value.__self__, depth)
         return value if isinstance(value, FUNCTIONS) else self._object(value, depth)
@@ -115,26 +125,45 @@ class _Walk:
     def _object(self, value: Any, depth: int) -> object:  # noqa: ANN401
         if isinstance(value, LIVE):
             return type(value)
-        slots = [name for kind in type(value).__mro__ for name in vars(kind).get("__slots__", ())]
-        held = {name: getattr(value, name, None) for name in slots} | getattr(value, "__dict__", {})
-        if not held:
-            return type(value), id(value)
-        return tuple((name, self._inner(own, depth)) for name, own in held.items())
+        held = getattr(value, "__dict__", {})
+        if slots := _slots(value.__class__):
+            held = held | {name: getattr(value, name, None) for name in slots}
+        return self._items(held, depth) if held else (type(value), id(value))
 
 
-def _surroundings(function: types.FunctionType) -> Iterator[object]:
-    """Give what a function reads that is not its own: what it closes over, plain globals."""
+@functools.lru_cache(maxsize=1024)
+def _slots(kind: type) -> tuple[str, ...]:
+    return tuple(name for each in kind.__mro__ for name in vars(each).get("__slots__", ()))
+
+
+@functools.lru_cache(maxsize=1024)
+def _read_by(function: types.FunctionType) -> tuple[Callable[[], Any], ...]:
+    """Say how to get at what a function reads that is not its own.
+
+    That is what it closes over, plain globals, and both for the functions beside it.
+    """
+    found: list[Callable[[], Any]] = []
+    met, near = {function}, [function]
+    while near:
+        own = near.pop()
+        for get in _beside(own):
+            found.append(get)
+            value = get()
+            known = type(value) is types.FunctionType and value.__module__ == own.__module__
+            if known and value not in met:
+                met.add(value)
+                near.append(value)
+    return tuple(found)
+
+
+def _beside(function: types.FunctionType) -> Iterator[Callable[[], Any]]:
     for cell in function.__closure__ or ():
-        try:
-            inner = cell.cell_contents
-        except ValueError:
-            continue
-        if inner is not function:
-            yield inner
+        yield functools.partial(getattr, cell, "cell_contents", None)
     for name in function.__code__.co_names:
         known = function.__globals__.get(name)
-        if known is not None and (is_plain(known) or type(known) in SPACES):
-            yield known
+        alike = type(known) is types.FunctionType and known.__module__ == function.__module__
+        if alike or (known is not None and is_plain(known)) or type(known) in SPACES:
+            yield functools.partial(function.__globals__.get, name)
 
 
 def contents(value: object, depth: int = DEEPEST) -> Iterator[int]:

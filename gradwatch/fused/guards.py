@@ -18,8 +18,8 @@ from gradwatch.hooks import Hook
 from gradwatch.non_finite.rng import RandomState
 
 __all__ = [
-    "FORWARD", "OURS", "Read", "carries_hook", "drew", "guard", "members", "reads_noted",
-    "replaced", "settings", "surroundings",
+    "ARGUMENT", "FORWARD", "OURS", "Read", "carries_hook", "drew", "guard", "members",
+    "reads_noted", "replaced", "settings", "surroundings",
 ]  # fmt: skip
 
 Read = tuple[str, str]
@@ -31,8 +31,8 @@ OURS: WeakSet[Callable[..., Any]] = WeakSet()
 # Fused functions read what these hold when they are called.
 ASKED = (nn.Linear, nn.BatchNorm2d, nn.GroupNorm)
 OF_EVERY_MODULE = frozenset({*vars(nn.Module()), "forward"})
-# Of what is handed over in containers: how deep and how wide they are looked into.
-NESTED, WIDEST = 4, 64
+# Stands for a path where an attribute of an argument is read.
+ARGUMENT = "="
 # A class's own, whatever the instance runs: that is looked at by itself.
 FORWARD = "forward"
 
@@ -102,7 +102,10 @@ def guard(
         reads: Attributes its forward reads.
     """
     kinds = tuple(_kind(value) for value in values.values())
-    known = tuple(fixed(_read(_at(block, path), name)) for path, name in reads)
+    known = tuple(
+        _kind(_asked(values, name)) if path == ARGUMENT else fixed(_read(_at(block, path), name))
+        for path, name in reads
+    )
     return kinds, half.dtype, known
 
 
@@ -143,7 +146,7 @@ def _at(block: nn.Module, path: str) -> nn.Module | None:
 def _standing(module: nn.Module | None) -> object:
     if module is None or carries_hook(module) or _patched(module):
         return None
-    return type(module), module.training, settings(module)
+    return type(module), type(module).forward, module.training, settings(module)
 
 
 def _frame(module: nn.Module | None) -> object:
@@ -199,19 +202,19 @@ def settings(module: nn.Module) -> tuple[object, ...]:
     return tuple((name, fixed(each)) for name, each in own)
 
 
-def _kind(value: object, depth: int = NESTED) -> object:
+def _asked(values: Mapping[str, Any], name: str) -> object:
+    argument, _, attribute = name.partition(".")
+    return getattr(values.get(argument), attribute, None)
+
+
+def _kind(value: object) -> object:
     if isinstance(value, Tensor):
         return value.dtype, value.dim(), value.device.type, type(value)
-    if is_plain(value):
-        return value
-    if not depth:
-        return type(value)
     if isinstance(value, list | tuple):
-        return type(value), tuple(_kind(each, depth - 1) for each in value)
-    held = value if isinstance(value, dict) else getattr(value, "__dict__", {})
-    if callable(value) or len(held) > WIDEST:
-        return type(value)
-    return type(value), tuple((name, _kind(each, depth - 1)) for name, each in held.items())
+        return type(value), tuple(map(_kind, value))
+    if isinstance(value, dict):
+        return type(value), tuple((name, _kind(each)) for name, each in value.items())
+    return value if is_plain(value) else type(value)
 
 
 def carries_hook(module: nn.Module) -> bool:

@@ -31,6 +31,9 @@ class Typed(fx.Proxy):
         """Give what is specialised as the value has it, and write down anything else."""
         if name in SPECIALISED:
             return getattr(self.node.meta["value"], name)
+        if self.node.op == "placeholder":
+            # An object may hold None, or a flag, of which a proxy knows nothing.
+            self.tracer.asked[str(self.node.target), name] = None  # type: ignore[attr-defined]
         return super().__getattr__(name)
 
     def dim(self) -> int:

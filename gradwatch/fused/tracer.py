@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 
 from gradwatch.fused.eager import Beside, backwards_refused
 from gradwatch.fused.fixed import contents, is_plain
-from gradwatch.fused.guards import FORWARD, Read, drew, reads_noted, surroundings
+from gradwatch.fused.guards import ARGUMENT, FORWARD, Read, drew, reads_noted, surroundings
 from gradwatch.fused.proxies import Typed, types_answered
 from gradwatch.hooks import tensors_in
 from gradwatch.non_finite.capture import rng_preserved
@@ -53,7 +53,8 @@ class Tracer(fx.Tracer):
         entered: How often each child was looked into.
         left_marks: Whether the forward changed what the block holds.
         draws: Whether it drew random numbers.
-        reads: Attributes of modules that it read.
+        reads: Attributes of modules and of arguments that it read.
+        asked: Names of arguments that hold no tensor themselves, and of attributes of theirs.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Tracer(fx.Tracer):
         self.entered: Counter[str] = Counter()
         self.left_marks = self.draws = False
         self.reads: list[Read] = []
+        self.asked: dict[tuple[str, str], None] = {}
         self._beside = Beside(root)
 
     def write_down(self, values: Mapping[str, Any]) -> fx.Graph:
@@ -102,6 +104,8 @@ class Tracer(fx.Tracer):
             self.draws = drew(random, RandomState.take())
             # What is read of a child's output as it is handed on is an operation too.
             self.create_node("output", "output", (self.create_arg(result),), {})
+        objects = {name for name, value in values.items() if not isinstance(value, Tensor)}
+        self.reads += [(ARGUMENT, ".".join(each)) for each in self.asked if each[0] in objects]
         self.reads += [*self._beside.told, *((path, FORWARD) for path in ("", *self.entered))]
         self.left_marks = _contents(self.root) != before
         return self.graph
