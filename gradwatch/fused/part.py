@@ -160,7 +160,7 @@ def _told(result: Result, step: int, mode: str) -> Finding:
     counts = Counter(row.verdict for row in result.rows if row.kind != TOGETHER)
     together = next((row for row in result.rows if row.kind == TOGETHER), None)
     evidence: dict[str, float | int | str] = {"swapped modules": len(result.kept), **counts}
-    if together is not None and together.comparison is not None:
+    if together is not None and together.verdict == "kept" and together.comparison is not None:
         evidence["forward and backward before (ms)"] = together.comparison.before_seconds * 1e3
         evidence["after (ms)"] = together.comparison.after_seconds * 1e3
     summary = _summary(result)

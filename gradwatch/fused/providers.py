@@ -236,11 +236,14 @@ def resolve(named: Sequence[str | Provider]) -> tuple[Provider, ...]:
             installed.
 
     Raises:
-        ConfigurationError: If a name is unknown, two are the same, or one is no provider.
+        ConfigurationError: If a name is unknown, two are the same, one is no provider, or a name
+            stands alone.
 
     >>> [each.name for each in resolve(("torch", "gradwatch"))]
     ['torch', 'gradwatch']
     """
+    if isinstance(named, str):
+        raise ConfigurationError(f"providers is a sequence; got {named!r}: write ({named!r},)")
     chosen = [_provider(each) for each in named]
     present = tuple(each for each in chosen if each is not None)
     names = [each.name for each in present]

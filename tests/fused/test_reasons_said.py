@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from gradwatch import FusedBackwardOptions, MemorySink
 from gradwatch.callbacks import FusedBackward
 from gradwatch.fused.rows import TrialRow, trial_table
+from gradwatch.fused.timing import Comparison
+from gradwatch.fused.trial import Result, Trial
 from gradwatch.fused.unsaid import unsaid
 from gradwatch.fused.wardrobe import Wardrobe
 from gradwatch.sinks.console import ConsoleSink
@@ -100,3 +102,21 @@ def test_a_function_of_any_name_serves_and_the_module_still_copies_and_pickles(
     x = next(iter(model.parameters())).new_ones(2, 16)
     assert again(x).shape == twin(x).shape == (2, 3)
     assert type(again.blocks[0].norm) is nn.LayerNorm
+
+
+@pytest.mark.parametrize(("verdict", "timed"), [("kept", True), ("rolled back", False)])
+def test_times_of_the_whole_are_evidence_only_where_it_was_kept(
+    verdict: Any, timed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = TrialRow(
+        layers=("all kept changes",), kind="together", provider="lab", verdict=verdict,
+        reason="measured", comparison=Comparison(0.02, 0.01, 0.5, 0.4, 0.6, 6),
+    )  # fmt: skip
+    rows = (row("LayerNorm", "measured", verdict), whole)
+    monkeypatch.setattr(Trial, "run", lambda *_: Result((), rows))
+    sink = MemorySink()
+    options = FusedBackwardOptions(**{**QUICK, "after_steps": 1})
+    fit(build(Slow), [FusedBackward(options, sinks=[sink])], max_steps=3)
+    evidence = dict(sink.findings[0].evidence)
+    assert evidence[verdict] == 1
+    assert ("after (ms)" in evidence) is timed

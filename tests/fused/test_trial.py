@@ -199,6 +199,7 @@ def test_the_table_has_a_cell_for_each_column() -> None:
         ({"providers": ("tritn",)}, "providers must be one of .*'torch', 'liger'; got 'tritn'"),
         ({"providers": (object(),)}, "a provider has a name and a method propose"),
         ({"providers": ("torch", "torch")}, "two providers have one name"),
+        ({"providers": "torch"}, r"providers is a sequence; got 'torch': write \('torch',\)"),
     ],
 )
 def test_options_that_cannot_be_meant_are_refused(options: dict[str, Any], reason: str) -> None:
