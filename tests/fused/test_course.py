@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from gradwatch.fused.observe import observe
 from gradwatch.fused.regression import Regression
 from tests.fused.lab import loss_of, make_batch, make_bench, quick
 
@@ -101,3 +102,18 @@ def test_weights_are_afterwards_the_same_bits() -> None:
     with bench.opened():
         Regression(bench, lambda: None, STEPS)
     assert all(map(torch.equal, before, model.parameters()))
+
+
+def test_one_rounding_is_that_of_the_shortest_type_the_step_was_seen_to_compute_in() -> None:
+    def under_autocast(model: nn.Module, batch: Any) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return loss_of(model, batch)
+
+    drifts = []
+    for loss in (loss_of, under_autocast):
+        bench = make_bench(Tilted(), loss=loss)
+        with bench.opened():
+            observe(bench, lambda: None)
+            drifts.append(Regression(bench, lambda: None, STEPS).drift)
+    assert bench.half_types == {torch.bfloat16}
+    assert drifts[1] > 100 * drifts[0] > 0

@@ -1,13 +1,14 @@
 """A first call in a thread of its own goes to the stream that training is on."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 import torch
 
-from gradwatch.fused.deadline import within
+from gradwatch.fused.deadline import DeadlineError, within
 
 
 class Streams:
@@ -59,3 +60,17 @@ def test_an_error_leaves_the_stream_of_the_one_who_waits(streams: Streams) -> No
 
 def test_a_processor_has_no_streams_to_take_over() -> None:
     assert within(5, torch.get_num_threads, torch.device("cpu")) == torch.get_num_threads()
+
+
+def test_a_thread_that_is_left_behind_ends_as_soon_as_it_runs_python_again() -> None:
+    left: list[threading.Thread] = []
+
+    def endless() -> None:
+        left.append(threading.current_thread())
+        while True:
+            time.sleep(0.005)
+
+    with pytest.raises(DeadlineError, match="did not come back within"):
+        within(0.05, endless, torch.device("cpu"))
+    left[0].join(30)
+    assert not left[0].is_alive()
