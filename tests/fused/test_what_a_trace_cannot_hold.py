@@ -209,6 +209,25 @@ def test_a_global_that_a_forward_reads_is_looked_at(monkeypatch: pytest.MonkeyPa
     assert swapped(by_a_global, change)[2] == 0
 
 
+def scaled(y: Tensor) -> Tensor:
+    return y * SETTINGS["scale"]
+
+
+def by_a_function_beside_it(self: Any, x: Tensor) -> Tensor:
+    return scaled(self.head(self.hidden(x)))
+
+
+def test_a_global_that_a_function_beside_it_reads_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert swapped(by_a_function_beside_it)[2] == 1
+
+    def change(_self: Any) -> None:
+        monkeypatch.setitem(SETTINGS, "scale", 3.0)
+
+    assert swapped(by_a_function_beside_it, change)[2] == 0
+
+
 @dataclasses.dataclass
 class World:
     """Holds more than can be looked at."""
