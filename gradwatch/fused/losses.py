@@ -24,7 +24,6 @@ __all__ = [
     "fused_loss",
     "refuse_loss",
     "stands_on",
-    "stock_cross_entropy",
     "torch_loss",
     "while_unchanged",
 ]
@@ -77,15 +76,6 @@ def fused_cross_entropy(form: LossForm) -> Function:
         return compute(form, x, target)
 
     return loss
-
-
-def stock_cross_entropy(form: LossForm) -> Callable[[Tensor, Tensor], Tensor]:
-    """Make the same out of ``torch.nn.functional.cross_entropy``.
-
-    Args:
-        form: What it computes.
-    """
-    return lambda x, target: _by_torch(form, x, target)
 
 
 def refuse_loss(form: LossForm, args: tuple[Any, ...]) -> str | None:
