@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.modules.module import register_module_forward_hook
 
+from gradwatch.fused.blocks import trace
 from gradwatch.fused.guards import guard, members
+from gradwatch.fused.observe import Visit
 from gradwatch.fused.operation import Half
 from gradwatch.fused.providers import Site
 from gradwatch.fused.trial import Result
@@ -148,6 +150,8 @@ def tried(kind: type[Block]) -> Result:
 def test_a_forward_that_changes_what_its_module_holds_is_not_rewritten() -> None:
     assert [each.layer for each in tried(Block).kept] == ["1"]
     assert tried(Counts).kept == ()
+    told = trace(Counts(), Visit((X,), {}, OFF))
+    assert told == "its forward changes what the module holds"
 
 
 def test_beside_a_hook_on_all_calls_a_chain_is_refused_with_the_reason() -> None:
