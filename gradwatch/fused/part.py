@@ -157,7 +157,7 @@ def _device_name(device: torch.device) -> str:
 
 
 def _told(result: Result, step: int, mode: str) -> Finding:
-    counts = Counter(row.verdict for row in result.rows if row.kind != TOGETHER)
+    counts = Counter[str](row.verdict for row in result.rows if row.kind != TOGETHER)
     together = next((row for row in result.rows if row.kind == TOGETHER), None)
     evidence: dict[str, float | int | str] = {"swapped modules": len(result.kept), **counts}
     if together is not None and together.verdict == "kept" and together.comparison is not None:
