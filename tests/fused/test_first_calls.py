@@ -23,7 +23,8 @@ def test_a_call_without_gradients_that_comes_first_is_not_the_one_to_prove_on() 
 
 def test_a_module_whose_result_nobody_needs_is_not_proved() -> None:
     def only_the_head(model: Any, batch: Any) -> Tensor:
-        return loss_of(lambda x: model.head(model.blocks(x).detach()), batch)
+        hidden = model.blocks(batch[0]).detach()
+        return loss_of(model.head, (hidden, batch[1]))
 
     result = run_trial(Net(), [Offers(nn.LayerNorm, quick)], mode="force", loss=only_the_head)
     (row,) = result.rows
