@@ -12,6 +12,8 @@ from gradwatch.fused.providers import PROVIDERS, Provider, resolve
 __all__ = ["FusedBackwardOptions", "Mode"]
 
 Mode = Literal["auto", "advise", "force"]
+# 1 - 2 / 2^8 > 0.99: as likely as that the median lies between their smallest and largest ratio.
+FEWEST_PAIRS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +29,8 @@ class FusedBackwardOptions:
         min_elements: Inputs smaller than this are left alone: a launch costs more than it saves.
         min_gain: Share of the step's time that a change has to gain.
         profile: Profile a few runs first, so that layers bound by arithmetic are left alone.
-        pairs: Pairs of measurements before the first look; undecided ones are measured on.
+        pairs: Pairs of measurements before the first look, at least 8; undecided ones are measured
+            on.
         most_pairs: Pairs after which undecided means rolled back.
         compile_seconds: How long the first call of a fused function may take.
         regression_steps: Steps of the last check, on the weights, which are put back.
@@ -61,5 +64,10 @@ class FusedBackwardOptions:
             raise ConfigurationError(
                 f"after_steps must not be negative and min_gain lie in [0, 1); "
                 f"got {self.after_steps} and {self.min_gain}"
+            )
+        if self.pairs < FEWEST_PAIRS:
+            raise ConfigurationError(
+                f"pairs must be at least {FEWEST_PAIRS}: the smallest and the largest ratio of "
+                f"fewer are no 99 % interval; got {self.pairs}"
             )
         resolve(self.providers)

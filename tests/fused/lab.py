@@ -18,7 +18,7 @@ from gradwatch.non_finite.program import ClosureProgram
 from gradwatch.ranks import Ranks
 
 QUICK: dict[str, Any] = {
-    "min_elements": 1, "pairs": 6, "most_pairs": 6, "compile_seconds": 20.0, "profile": False,
+    "min_elements": 1, "pairs": 8, "most_pairs": 8, "compile_seconds": 20.0, "profile": False,
     "channels_last": False,
 }  # fmt: skip
 

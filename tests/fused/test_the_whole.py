@@ -69,7 +69,7 @@ def on_images(seconds: Callable[[bool, int], float]) -> Result:
 
 
 def test_the_layout_goes_as_well_where_the_whole_does_not_pay() -> None:
-    # Two warm-ups and six pairs.
+    # Two warm-ups and the pairs.
     measurements = 2 * (2 + QUICK["pairs"])
     result = on_images(lambda last, taken: 1.0 if last is (taken > measurements) else 0.8)
     assert not result.channels_last
