@@ -11,56 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import AveragedModel
 
-from gradwatch.fused.providers import Site
 from gradwatch.fused.trial import Result
 from gradwatch.fused.wardrobe import Wardrobe
-from tests.fused.lab import loss_of, make_batch, quick, run_trial
-
-CALLS: list[str] = []
-
-
-class Chains:
-    """Takes pairs, triples and norms over, in plain torch, and counts the calls."""
-
-    name = "chains"
-
-    def propose(self, site: Site) -> Any:
-        return {
-            "module": quick_norm if type(site.module) is nn.LayerNorm else None,
-            "Linear → act": linear_gelu,
-            "BatchNorm2d → act": norm_relu,
-            "BatchNorm2d → add → act": norm_add_relu,
-            "add → norm": add_norm,
-        }.get(site.pattern)
-
-
-def forward(self: nn.LayerNorm, x: Tensor) -> Tensor:
-    CALLS.append("norm")
-    return quick(self, x)
-
-
-quick_norm = forward
-
-
-def linear_gelu(linear: nn.Linear, x: Tensor) -> Tensor:
-    CALLS.append("linear → gelu")
-    return F.gelu(F.linear(x, linear.weight, linear.bias))
-
-
-def norm_relu(norm: nn.BatchNorm2d, x: Tensor) -> Tensor:
-    CALLS.append("norm → relu")
-    return F.relu(nn.BatchNorm2d.forward(norm, x))
-
-
-def norm_add_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor) -> Tensor:
-    CALLS.append("norm → add → relu")
-    return F.relu(nn.BatchNorm2d.forward(norm, x) + residual)
-
-
-def add_norm(norm: nn.LayerNorm, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
-    CALLS.append("add → norm")
-    total = x + residual
-    return quick(norm, total), total
+from tests.fused.lab import loss_of, make_batch, run_trial
+from tests.fused.nets import CALLS, Chains
 
 
 class Basic(nn.Module):
